@@ -76,8 +76,8 @@ static int run(const struct rank *me, const struct options *opt)
    * one after the other: the displacement of each is the sum of the counts before. */
   launcher_print(me, "Setting up AlltoAllV with variable-sized transfers\n");
   alltoallv_t handle;
-  ALLTOALLVCHECK(alltoallv_init(comm, NULL, &handle));
-  ALLTOALLVCHECK(alltoallv_counts(sendcounts, recvcounts, handle));
+  ALLTOALLVCHECK(alltoallv_create(comm, NULL, &handle));
+  ALLTOALLVCHECK(alltoallv_counts(handle, sendcounts, recvcounts));
   launcher_print(me, "  Send counts per rank:");
   for (int p = 0; p < n; p++) {
     launcher_print(me, " %zu", sendcounts[p]);
@@ -143,7 +143,7 @@ static int run(const struct rank *me, const struct options *opt)
                    recvcounts[from], rdispls[from]);
 
   launcher_step("STEP 8: cleanup");
-  launcher_barrier(me); /* a peer may write into this memory until it has waited for its stream */
+  /* This rank's exchanges are over, so the others have stored all that they store here. */
   ALLTOALLVCHECK(alltoallv_unregister(handle, window));
   ALLTOALLVCHECK(alltoallv_destroy(handle));
   NCCLCHECK(ncclMemFree(window));

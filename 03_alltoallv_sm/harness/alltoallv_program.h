@@ -11,7 +11,7 @@
 #include "elements.h"
 #include "launcher.h"
 #include "lib/alltoallv.h"
-#include "simple/simple.h"
+#include "simple/alltoallv_simple.h"
 
 /* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
 #define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
@@ -67,8 +67,8 @@ void program_layout(struct exchange *x);
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 
-/* alltoallv_init for --method. Collective; so is the other, which says why it cannot run, and ends
- * the job with EXIT_CANNOT_RUN. */
+/* alltoallv_create for --method. Collective; so is the other, which says why it cannot run, and
+ * ends the job with EXIT_CANNOT_RUN. */
 void program_init(struct exchange *x);
 void program_cannot_run(const struct rank *me, const char *why);
 

@@ -169,8 +169,7 @@ static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple
     if (shown[i] == METHOD_AUTO && reach < s->x.me->nranks) name = "alltoallv (send/recv)";
     if (shown[i] == METHOD_DEVICE_COUNTS && reach < s->x.me->nranks)
       why = "the kernel does not reach all ranks";
-    if (shown[i] == METHOD_COPY_ENGINE && graphs)
-      why = "its stream flags cannot be captured in a graph";
+    if (shown[i] == METHOD_COPY_ENGINE && graphs) why = "it was never tried in a graph";
     if (why) {
       launcher_note(s->x.me, "no column %s: %s", name, why);
       continue;

@@ -79,7 +79,7 @@ void program_layout(struct exchange *x)
     if (x->sendcounts[p] > largest) largest = x->sendcounts[p];
   }
   /* who tells p where p's part belongs hears where its own part belongs at p */
-  ALLTOALLVCHECK(alltoallv_counts(x->rdispls, x->places, x->handle));
+  ALLTOALLVCHECK(alltoallv_counts(x->handle, x->rdispls, x->places));
   x->largest = (size_t)launcher_max(x->me, (double)largest);
 }
 
@@ -113,29 +113,29 @@ void program_cannot_run(const struct rank *me, const char *why)
 
 void program_init(struct exchange *x)
 {
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  config.method = methods[program_options.method].handle;
-  const ncclResult_t result = alltoallv_init(x->comm, &config, &x->handle);
+  const alltoallv_config_t config = {.method = methods[program_options.method].handle};
+  const ncclResult_t result = alltoallv_create(x->comm, &config, &x->handle);
   if (result == ncclInvalidUsage) /* on all ranks */
     program_cannot_run(x->me, alltoallv_last_error());
-  CHECK_NCCL_RESULT(result, "alltoallv_init", alltoallv_last_error());
+  CHECK_NCCL_RESULT(result, "alltoallv_create", alltoallv_last_error());
 }
 
 static void library_call(const struct exchange *x, const char *send, char *recv,
                          cudaStream_t stream)
 {
-  ALLTOALLVCHECK(alltoallv(send, x->sendcounts, x->sdispls, recv, x->recvcounts, x->rdispls,
-                           x->type->size, x->handle, stream));
+  ALLTOALLVCHECK(alltoallv(x->handle, send, x->sendcounts, x->sdispls, recv, x->recvcounts,
+                           x->rdispls, x->type->size, stream));
 }
 
 static void device_counts_call(const struct exchange *x, const char *send, char *recv,
                                cudaStream_t stream)
 {
   const int n = x->me->nranks;
-  size_t *counts = x->device_counts;
-  ALLTOALLVCHECK(alltoallv_device_counts(send, counts, NULL, recv, x->room, ALLTOALLV_PACKED,
-                                         counts + n, counts + 2 * n, NULL, x->type->size, x->handle,
-                                         stream));
+  size_t *all = x->device_counts;
+  const alltoallv_counts_t counts = {
+      .sendcounts = all, .recvcounts = all + n, .rdispls = all + 2 * n, .room = x->room};
+  const alltoallv_buffers_t buffers = {send, recv, x->type->size};
+  ALLTOALLVCHECK(alltoallv_device_counts(x->handle, &counts, &buffers, 1, stream));
 }
 
 /* Methods of simple/ need a handle for the exchange of counts only. */

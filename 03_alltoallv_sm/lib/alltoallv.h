@@ -6,10 +6,10 @@
  * else (several hosts, PCIe) it is grouped ncclSend and ncclRecv. NCCL 2.28 and CUDA 12.3 or newer.
  *
  *   ncclMemAlloc(&recvbuff, bytes);                       // the receive buffer, equal on all ranks
- *   alltoallv_init(comm, NULL, &handle);                  // collective
+ *   alltoallv_create(comm, NULL, &handle);                // collective
  *   alltoallv_register(handle, recvbuff, bytes);          // collective
- *   alltoallv_counts(sendcounts, recvcounts, handle);     // collective, where counts are new
- *   alltoallv(sendbuff, sendcounts, NULL, recvbuff, recvcounts, NULL, sizeof(float), handle,
+ *   alltoallv_counts(handle, sendcounts, recvcounts);     // collective, where counts are new
+ *   alltoallv(handle, sendbuff, sendcounts, NULL, recvbuff, recvcounts, NULL, sizeof(float),
  *             stream);                                    // collective, as often as you like
  *   cudaStreamSynchronize(stream);
  *   alltoallv_get_async_error(handle, &result, &source, &destination);
@@ -23,29 +23,40 @@
  *   the call returns.
  * - "Collective": every rank makes the call, in the same order. NCCL's rules apply: one thread at a
  *   time, not beside other NCCL calls on that communicator, not in a group. Use a blocking
- *   communicator, and make its device current.
+ *   communicator, and make its device current. One from ncclCommSplit is fine.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
  *   the second wait for the first, so keep the first one's stream until then.
- *   (cudaStreamPerThread is many streams: use it from one thread.)
+ *   (cudaStreamPerThread is many streams: use it from one thread.) Stream NULL is what it is for
+ *   these sources: compile them and your program with the same choice of default stream.
+ * - No barrier is needed before memory is freed either: when a rank's exchanges are over, all that
+ *   peers store into its receive buffers has arrived. unregister and destroy wait for that.
  * - From compute capability 9.0 on an exchange is launched while the previous kernel of the stream
  *   ends, and waits for it. If that was launched so, it must have waited, too. NCCL's symmetric
- *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel.
- * - If another kernel that waits for peers (NCCL, a second handle) may run at the same time, limit
- *   this one with config.max_blocks, so that all blocks are resident: else both can deadlock.
+ *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel, or set
+ *   config.no_early_launch.
+ * - All blocks of an exchange have to be on the GPU at the same time. If another kernel that waits
+ *   for peers (NCCL, a second handle; alltoallv_counts is NCCL's) may run at the same time, or the
+ *   stream does not have all multiprocessors (a green context), limit the blocks with
+ *   config.max_blocks: else both can deadlock.
  * - Exchanges may be captured into a CUDA graph, on all ranks or on none: on one stream, with no
  *   other exchanges of the handle until the capture ends. The caller orders launches of the graph
  *   with other exchanges. One process per GPU: kernels that wait for each other can deadlock in
  *   graphs of one process (CUDA's rule). On the send/recv path take both buffers from ncclMemAlloc:
  *   NCCL 2.28 hangs with a send buffer from cudaMalloc.
+ * - What waits without timeout, because NCCL does: create, register, unregister, destroy and
+ *   alltoallv_counts; and every exchange on the send/recv path. There ranks that make different
+ *   calls, or pass counts that differ, hang too.
  * - alltoallv_last_error() has a sentence for each error. After one that only one rank gets (a
  *   wrong argument) repeat the call, or end the job: the others wait until their timeout.
  * - Limits: 64 registered buffers; 72 ranks that share memory (more take send/recv); 4 TiB per rank
- *   and exchange. Not offered: in place, a registered buffer that grows, cancelling an exchange.
+ *   and exchange; 4 buffers with the same device counts; 264 blocks. Not offered: in place, a
+ *   registered buffer that grows, cancelling an exchange.
  * - Nothing here prints or exits. */
 #ifndef ALLTOALLV_H
 #define ALLTOALLV_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <cuda_runtime.h>
@@ -63,38 +74,35 @@ typedef struct alltoallv_handle *alltoallv_t;
 typedef enum {
   ALLTOALLV_AUTO = 0,     /* the kernel where all GPUs are known to be on NVLink; else send/recv */
   ALLTOALLV_SENDRECV = 1, /* grouped ncclSend/ncclRecv only */
-  ALLTOALLV_LSA = 2,      /* the kernel; init fails where it cannot run */
+  ALLTOALLV_LSA = 2,      /* the kernel; create fails where it cannot run */
 } alltoallv_method_t;
 
-/* Begin with ALLTOALLV_CONFIG_INITIALIZER. All ranks pass the same method. */
+/* Zeros are the defaults. All ranks pass the same method. */
 typedef struct {
-  size_t size; /* of this struct in this version of the header, set by the initializer */
   alltoallv_method_t method;
-  double timeout_seconds; /* the kernel waits so long for a peer; 0, and all else: forever */
+  double
+      timeout_seconds; /* the kernel waits so long for a peer, at most 1e9; 0: 60, < 0: forever */
   int max_blocks; /* multiprocessors that an exchange may use, at least 2; 0: all. The least of all
                      ranks counts */
+  bool no_early_launch; /* on a GPU of capability 9.0 too: begin when the kernel before has ended */
 } alltoallv_config_t;
-
-#define ALLTOALLV_CONFIG_INITIALIZER                    \
-  {                                                     \
-    sizeof(alltoallv_config_t), ALLTOALLV_AUTO, 60.0, 0 \
-  }
 
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
- * for the defaults. Allocates at most 12 MiB on each rank. Synchronizes the device. Errors come
- * back on all ranks:
- *   ncclInvalidArgument  the configuration of a rank is wrong
+ * for the defaults. Allocates at most 12 MiB on each rank, and what NCCL takes for a communicator
+ * that it splits off: 235 MiB with NCCL 2.28.3 on H200. Synchronizes the device. Errors come back
+ * on all ranks: ncclInvalidArgument  the configuration of a rank is wrong, or methods differ
  *   ncclInvalidUsage     ALLTOALLV_LSA was requested and is not possible here */
-ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle);
+ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
+                              alltoallv_t *handle);
 
 /* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc
- * and is in no other window. Its offset in that allocation, a multiple of 4096, and its size are
- * the same on all ranks; NCCL before 2.30.7 also wants allocations of one size. Send buffers may be
- * any device memory. On the send/recv path nothing is done. Errors come back on all ranks:
- *   ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
- *   ncclInvalidUsage     more than 64 buffers
+ * and is in no other window, not even in part. Its offset in that allocation, a multiple of 4096,
+ * and its size are the same on all ranks; NCCL before 2.30.7 also wants allocations of one size.
+ * Send buffers may be any device memory. On the send/recv path nothing is done. Errors come back on
+ * all ranks: ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
+ *   ncclInvalidUsage     more than 64 buffers; a part of it is registered already
  *   ncclRemoteError      on this rank only: the handle has timed out
  *   others               what NCCL said; the handle can only be destroyed */
 ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes);
@@ -113,8 +121,8 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff);
  *   others                  what failed first while freeing */
 ncclResult_t alltoallv_destroy(alltoallv_t handle);
 
-/* How many ranks the kernel reaches: all, or 0 on the send/recv path. `why` says in words what init
- * chose, and lives as long as the handle. Either may be NULL. Not collective. */
+/* How many ranks the kernel reaches: all, or 0 on the send/recv path. `why` says in words what
+ * create chose, and lives as long as the handle. Either may be NULL. Not collective. */
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why);
 
 /* Where this rank sees the registered buffer of `peer`, for your own copies and kernels; NULL on
@@ -128,20 +136,19 @@ ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void
  * other ranks.
  *   ncclInvalidArgument  NULL
  *   ncclRemoteError      on this rank only: the handle has timed out */
-ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle);
+ncclResult_t alltoallv_counts(alltoallv_t handle, const size_t sendcounts[], size_t recvcounts[]);
 
-/* Collective. The order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i must equal
- * recvcounts[i] of rank j: the kernel finds where they differ (alltoallv_get_async_error),
- * send/recv does not. Zero counts are fine and so is any alignment; multiples of 16 bytes are
- * fastest. Parts of the send buffer may overlap.
- *   ncclInvalidArgument  NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a
- *                        part is outside the registered range
- *   ncclInvalidUsage     recvbuff is not registered (LSA path), parts that are received overlap, or
- *                        send and receive ranges do
- *   ncclRemoteError      the handle has timed out before */
-ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
-                       void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
-                       size_t element_bytes, alltoallv_t handle, cudaStream_t stream);
+/* Collective. After the handle the order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i
+ * must equal recvcounts[i] of rank j: the kernel finds where they differ
+ * (alltoallv_get_async_error), send/recv does not. Zero counts are fine and so is any alignment;
+ * multiples of 16 bytes are fastest. Parts of the send buffer may overlap. ncclInvalidArgument
+ * NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a part is outside the
+ * registered range ncclInvalidUsage     recvbuff is not registered (LSA path), parts that are
+ * received overlap, or send and receive ranges do ncclRemoteError      the handle has timed out
+ * before */
+ncclResult_t alltoallv(alltoallv_t handle, const void *sendbuff, const size_t sendcounts[],
+                       const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                       const size_t rdispls[], size_t element_bytes, cudaStream_t stream);
 
 /* Where the parts of the receive buffer lie when the counts are only known on the device. */
 typedef enum {
@@ -149,20 +156,34 @@ typedef enum {
   ALLTOALLV_SLOTS = 1,  /* the part of rank p at p * room elements; `room` fit from each rank */
 } alltoallv_layout_t;
 
-/* Collective. As alltoallv(), but the arrays are in device memory: a kernel just before it in the
- * stream can write the send counts. Read: sendcounts; sdispls (NULL: packed). Written: recvcounts;
- * rdispls (may be NULL), where the parts lie. No two of these arrays overlap. sendbuff must not be
- * NULL. All ranks pass the same layout and element_bytes. On the send/recv path this call waits for
- * the stream and cannot be captured.
+/* Counts in device memory; a kernel just before the exchange in the stream can write those that are
+ * sent. No two of these arrays overlap. */
+typedef struct {
+  const size_t *sendcounts, *sdispls; /* read; sdispls NULL: packed */
+  size_t *recvcounts, *rdispls;       /* written; rdispls may be NULL: where the parts lie */
+  size_t *needed;                     /* written, may be NULL: see below */
+  size_t room;                        /* elements */
+  alltoallv_layout_t layout;
+} alltoallv_counts_t;
+
+/* Buffers that are exchanged by the same counts: tokens, and their scales or expert ids. */
+typedef struct {
+  const void *sendbuff; /* not NULL */
+  void *recvbuff;
+  size_t element_bytes;
+} alltoallv_buffers_t;
+
+/* Collective. As alltoallv(), with counts in device memory and 1 to 4 pairs of buffers, in one
+ * exchange. `counts` and `buffers` are read before the call returns. All ranks pass the same
+ * layout, nbuffers and element_bytes. On the send/recv path this call waits for the stream and
+ * cannot be captured.
  *
  * If the data do not fit at one rank, no rank's receive buffer is changed, recvcounts is 0
  * everywhere, so that what comes next on the stream finds nothing, and every rank gets the error
- * from alltoallv_get_async_error. `needed` (written, may be NULL) is what recvcounts would have
- * been. A count of 2^55 bytes or more fits nowhere. Errors as alltoallv(). */
-ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
-                                     const size_t *sdispls, void *recvbuff, size_t room,
-                                     alltoallv_layout_t layout, size_t *recvcounts, size_t *rdispls,
-                                     size_t *needed, size_t element_bytes, alltoallv_t handle,
+ * from alltoallv_get_async_error. `needed` is what recvcounts would have been. A count of 2^55
+ * bytes or more fits nowhere, and nothing is read for it. Errors as alltoallv(). */
+ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_t *counts,
+                                     const alltoallv_buffers_t buffers[], int nbuffers,
                                      cudaStream_t stream);
 
 /* What has gone wrong on the device so far; never blocks. Not collective. Each of the pointers may
@@ -177,8 +198,10 @@ ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcou
  *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: end the job, with
  *                        the receive buffers allocated, since the late rank may still write there.
- * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10". It gives
- * bytes when the number is not a multiple of element_bytes. */
+ * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10 (exchange
+ * 7)": the seventh of the handle. It gives bytes when the number is not a multiple of
+ * element_bytes. On the send/recv path only device counts are compared, and exchanges have no
+ * numbers. */
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination);
 

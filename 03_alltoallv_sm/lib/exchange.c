@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The exchanges: each is checked, turned into bytes, and handed to the kernel or to send/recv. */
-#include "internal.h"
+#include "alltoallv_internal.h"
 
 #include <string.h>
 
-ncclResult_t alltoallv_counts(const size_t sendcounts[], size_t recvcounts[], alltoallv_t handle)
+ncclResult_t alltoallv_counts(alltoallv_t handle, const size_t sendcounts[], size_t recvcounts[])
 {
   if (handle == NULL || sendcounts == NULL || recvcounts == NULL)
     return alltoallv_fail(ncclInvalidArgument, "NULL argument");
@@ -31,20 +31,31 @@ static ncclResult_t check_arguments(alltoallv_t handle, const size_t *sendcounts
   return ncclSuccess;
 }
 
-/* Finds the place of x->recv: for the kernel it has to be registered, with room for `end` bytes. */
-static ncclResult_t locate_recvbuff(const struct alltoallv_handle *h, uint64_t end,
-                                    struct alltoallv_request *x)
+/* Bytes of a buffer, from the first one that is used to the end. */
+struct range {
+  uintptr_t begin, end;
+};
+
+static bool overlap(struct range a, struct range b)
+{
+  return a.begin < b.end && b.begin < a.end;
+}
+
+/* Finds the place of the receive buffer: for the kernel it has to be registered, with room for
+ * `end` bytes. */
+static ncclResult_t locate(const struct alltoallv_handle *h, uint64_t end, size_t element,
+                           struct alltoallv_payload *l)
 {
   if (end == 0 || h->state == NULL) return ncclSuccess;
   for (const struct alltoallv_window *w = h->windows; w < h->windows + ALLTOALLV_MAX_WINDOWS; w++) {
-    if (w->base == NULL || x->recv < w->base || x->recv >= w->base + w->bytes) continue;
-    const uint64_t at = (uint64_t)(x->recv - w->base), room = w->bytes - at;
-    x->place = w->place + at;
+    if (w->base == NULL || l->recv < w->base || l->recv >= w->base + w->bytes) continue;
+    const uint64_t at = (uint64_t)(l->recv - w->base), room = w->bytes - at;
+    l->place = w->place + at;
     if (end <= room) return ncclSuccess;
     return alltoallv_fail(ncclInvalidArgument,
                           "recvbuff has to hold %zu elements, but the registered buffer ends "
                           "after %zu",
-                          (size_t)end / x->element, (size_t)room / x->element);
+                          (size_t)end / element, (size_t)room / element);
   }
   return alltoallv_fail(ncclInvalidUsage,
                         "recvbuff is not registered; call alltoallv_register first");
@@ -78,67 +89,28 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *a = &h->pairs[p];
     const uint64_t end = recv.end;
-    if (!next_part(&send, p, x->element, &a->send_bytes, &a->send_offset) ||
-        !next_part(&recv, p, x->element, &a->recv_bytes, &a->recv_offset))
+    if (!next_part(&send, p, x->element, &a->sends, &a->sends_at) ||
+        !next_part(&recv, p, x->element, &a->gets, &a->gets_at))
       return alltoallv_fail(ncclInvalidArgument, "what rank %d gets or sends overflows", p);
-    for (int q = 0; q < p && a->recv_offset < end; q++) { /* mostly in order: nothing to compare */
+    for (int q = 0; q < p && a->gets_at < end; q++) { /* mostly in order: nothing to compare */
       const struct alltoallv_pair *b = &h->pairs[q];
-      if (a->recv_bytes > 0 && b->recv_bytes > 0 &&
-          a->recv_offset < b->recv_offset + b->recv_bytes &&
-          b->recv_offset < a->recv_offset + a->recv_bytes)
+      if (a->gets > 0 && b->gets > 0 &&
+          overlap((struct range){a->gets_at, a->gets_at + a->gets},
+                  (struct range){b->gets_at, b->gets_at + b->gets}))
         return alltoallv_fail(ncclInvalidUsage,
                               "what comes from ranks %d and %d overlaps in recvbuff", q, p);
     }
   }
-  if ((send.end > 0 && x->send == NULL) || (recv.end > 0 && x->recv == NULL))
+  struct alltoallv_payload *l = &x->payload[0];
+  if ((send.end > 0 && l->send == NULL) || (recv.end > 0 && l->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  ALLTOALLV_TRY(locate_recvbuff(h, recv.end, x));
-  const uintptr_t from = (uintptr_t)x->send, to = (uintptr_t)x->recv;
-  if (send.end > 0 && recv.end > 0 && from + send.begin < to + recv.end &&
-      to + recv.begin < from + send.end)
+  ALLTOALLV_TRY(locate(h, recv.end, x->element, l));
+  const uintptr_t from = (uintptr_t)l->send, to = (uintptr_t)l->recv;
+  if (send.end > 0 && recv.end > 0 &&
+      overlap((struct range){from + send.begin, from + send.end},
+              (struct range){to + recv.begin, to + recv.end}))
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
   return ncclSuccess;
-}
-
-void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
-                          uint64_t *counts, const uint64_t *sdispls, struct alltoallv_pair *pairs)
-{
-  uint64_t at = 0;
-  for (int p = 0; p < h->n; p++) {
-    counts[p] = alltoallv_clamp_count(counts[p], x->element);
-    pairs[p].send_bytes = counts[p] * x->element;
-    pairs[p].send_offset = x->sdispls != NULL ? sdispls[p] * x->element : at;
-    at += pairs[p].send_bytes;
-  }
-}
-
-bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
-                            const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, uint64_t *outcome)
-{
-  const size_t n = (size_t)h->n;
-  bool fits = true;
-  for (int d = 0; d < h->n && fits; d++) {
-    const uint64_t room = rooms[(size_t)d * stride];
-    uint64_t needs;
-    int source;
-    fits = alltoallv_fits(counts, stride, h->n, d, x->kind, x->element, room, &source, &needs);
-    if (!fits)
-      alltoallv_report(&h->errors->counts, ALLTOALLV_ERROR_CAPACITY, source, d, needs, room,
-                       x->element);
-  }
-  uint64_t at = 0;
-  for (size_t s = 0; s < n; s++) {
-    const uint64_t count = counts[s * stride + (size_t)h->rank];
-    if (x->kind == ALLTOALLV_KIND_SLOTS) at = s * x->capacity;
-    pairs[s].recv_bytes = count * x->element;
-    pairs[s].recv_offset = at * x->element;
-    outcome[s] = fits ? count : 0;
-    outcome[n + s] = fits ? at : 0;
-    outcome[2 * n + s] = count;
-    at += count;
-  }
-  return fits;
 }
 
 /* ---- enqueueing --------------------------------------------------------------------------- */
@@ -161,14 +133,15 @@ static ncclResult_t enqueue(struct alltoallv_handle *h, const struct alltoallv_r
   return h->state != NULL ? alltoallv_lsa_launch(h, x, stream) : alltoallv_sendrecv(h, x, stream);
 }
 
-ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const size_t sdispls[],
-                       void *recvbuff, const size_t recvcounts[], const size_t rdispls[],
-                       size_t element_bytes, alltoallv_t handle, cudaStream_t stream)
+ncclResult_t alltoallv(alltoallv_t handle, const void *sendbuff, const size_t sendcounts[],
+                       const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
+                       const size_t rdispls[], size_t element_bytes, cudaStream_t stream)
 {
   struct alltoallv_request x = {.kind = ALLTOALLV_KIND_HOST,
-                                .send = sendbuff,
-                                .recv = recvbuff,
-                                .element = (uint32_t)element_bytes};
+                                .element = (uint32_t)element_bytes,
+                                .payloads = 1,
+                                .widest = 1, /* pairs are in bytes */
+                                .payload = {{.send = sendbuff, .recv = recvbuff, .unit = 1}}};
   const struct side send = {.counts = sendcounts, .displs = sdispls};
   const struct side recv = {.counts = recvcounts, .displs = rdispls};
   ALLTOALLV_TRY(check_arguments(handle, sendcounts, recvcounts, element_bytes));
@@ -176,32 +149,50 @@ ncclResult_t alltoallv(const void *sendbuff, const size_t sendcounts[], const si
   return enqueue(handle, &x, stream);
 }
 
-ncclResult_t alltoallv_device_counts(const void *sendbuff, const size_t *sendcounts,
-                                     const size_t *sdispls, void *recvbuff, size_t room,
-                                     alltoallv_layout_t layout, size_t *recvcounts, size_t *rdispls,
-                                     size_t *needed, size_t element_bytes, alltoallv_t handle,
+/* One of the buffers with the same counts becomes a payload. */
+static ncclResult_t add_payload(const struct alltoallv_handle *h, const alltoallv_counts_t *counts,
+                                const alltoallv_buffers_t *b, struct alltoallv_request *x)
+{
+  const uint64_t slots = counts->layout == ALLTOALLV_SLOTS ? (uint64_t)h->n : 1;
+  struct alltoallv_payload *l = &x->payload[x->payloads++];
+  uint64_t bytes;
+  *l = (struct alltoallv_payload){
+      .send = b->sendbuff, .recv = b->recvbuff, .unit = b->element_bytes};
+  if (b->element_bytes > x->widest) x->widest = (uint32_t)b->element_bytes;
+  if (__builtin_mul_overflow(counts->room, b->element_bytes, &bytes) ||
+      __builtin_mul_overflow(bytes, slots, &bytes))
+    return alltoallv_fail(ncclInvalidArgument, "room overflows");
+  if (l->send == NULL || (bytes > 0 && l->recv == NULL))
+    return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
+  const uintptr_t from = (uintptr_t)l->send, to = (uintptr_t)l->recv;
+  if (overlap((struct range){from, from + 1}, (struct range){to, to + bytes}))
+    return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
+  return locate(h, bytes, l->unit, l);
+}
+
+ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_t *counts,
+                                     const alltoallv_buffers_t buffers[], int nbuffers,
                                      cudaStream_t stream)
 {
-  const bool slots = layout == ALLTOALLV_SLOTS;
-  struct alltoallv_request x = {.kind = slots ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED,
-                                .send = sendbuff,
-                                .recv = recvbuff,
-                                .element = (uint32_t)element_bytes,
-                                .capacity = room,
-                                .sendcounts = sendcounts,
-                                .sdispls = sdispls,
-                                .recvcounts = recvcounts,
-                                .rdispls = rdispls,
-                                .needed = needed};
-  uint64_t bytes;
-  ALLTOALLV_TRY(check_arguments(handle, sendcounts, recvcounts, element_bytes));
-  if (!slots && layout != ALLTOALLV_PACKED)
+  if (counts == NULL || buffers == NULL || nbuffers < 1 || nbuffers > ALLTOALLV_MAX_PAYLOADS)
+    return alltoallv_fail(ncclInvalidArgument, "NULL argument, or %d buffers; allowed: 1 to %d",
+                          nbuffers, ALLTOALLV_MAX_PAYLOADS);
+  if (counts->layout != ALLTOALLV_PACKED && counts->layout != ALLTOALLV_SLOTS)
     return alltoallv_fail(ncclInvalidArgument, "unknown layout");
-  if (__builtin_mul_overflow(room, element_bytes, &bytes) ||
-      (slots && __builtin_mul_overflow(bytes, (uint64_t)handle->n, &bytes)))
-    return alltoallv_fail(ncclInvalidArgument, "room overflows");
-  if (sendbuff == NULL || (bytes > 0 && recvbuff == NULL))
-    return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  ALLTOALLV_TRY(locate_recvbuff(handle, bytes, &x));
+  struct alltoallv_request x = {.room = counts->room,
+                                .sendcounts = counts->sendcounts,
+                                .sdispls = counts->sdispls,
+                                .recvcounts = counts->recvcounts,
+                                .rdispls = counts->rdispls,
+                                .needed = counts->needed};
+  for (int k = 0; k < nbuffers; k++) {
+    ALLTOALLV_TRY(
+        check_arguments(handle, counts->sendcounts, counts->recvcounts, buffers[k].element_bytes));
+    ALLTOALLV_TRY(add_payload(handle, counts, &buffers[k], &x));
+  }
+  x.element = (uint32_t)buffers[0].element_bytes;
+  x.most = ALLTOALLV_TOO_MANY / x.widest + 1;
+  x.kind = (counts->layout == ALLTOALLV_SLOTS ? ALLTOALLV_KIND_SLOTS : ALLTOALLV_KIND_PACKED) +
+           4 * (x.payloads - 1);
   return enqueue(handle, &x, stream);
 }

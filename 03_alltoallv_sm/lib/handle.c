@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles: what all ranks have to agree on, which path the bytes will take, registered buffers, and
  * what went wrong. */
-#include "internal.h"
+#include "alltoallv_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,12 +53,12 @@ ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h)
   return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
 }
 
-void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
-                      uint64_t sent, uint64_t expected, uint32_t element)
+void alltoallv_report(struct alltoallv_error *record, const struct alltoallv_error *found)
 {
   if (has_error(record)) return;
-  *record = (struct alltoallv_error){0, source, destination, sent, expected, element};
-  __atomic_store_n(&record->kind, kind, __ATOMIC_RELEASE);
+  *record = *found;
+  record->kind = ALLTOALLV_ERROR_NONE;
+  __atomic_store_n(&record->kind, found->kind, __ATOMIC_RELEASE);
 }
 
 /* The sentence for an error, and its result. */
@@ -70,20 +70,23 @@ static ncclResult_t describe(const struct alltoallv_error *e)
   const unsigned long long sent = whole ? e->sent / e->element : e->sent;
   const unsigned long long expected = whole ? e->expected / e->element : e->expected;
   const char *what = whole ? "elements" : "bytes";
+  char where[40] = ""; /* with send/recv exchanges have no numbers */
+  if (e->epoch != 0)
+    snprintf(where, sizeof(where), " (exchange %u)", e->epoch - ALLTOALLV_FIRST_EPOCH + 1);
   if (e->kind == ALLTOALLV_ERROR_KIND)
-    return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls", source,
-                          destination);
+    return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls%s", source,
+                          destination, where);
   if (e->kind == ALLTOALLV_ERROR_TIMEOUT)
-    return alltoallv_fail(ncclRemoteError, "rank %d timed out waiting for rank %d", destination,
-                          source);
+    return alltoallv_fail(ncclRemoteError, "rank %d timed out waiting for rank %d%s", destination,
+                          source, where);
   if (source < 0)
-    return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit",
-                          destination, sent, what, expected);
+    return alltoallv_fail(ncclInvalidArgument, "rank %d would receive %llu %s, %llu fit%s",
+                          destination, sent, what, expected, where);
   return alltoallv_fail(ncclInvalidArgument,
                         e->kind == ALLTOALLV_ERROR_CAPACITY
-                            ? "rank %d sends %llu %s to rank %d, where %llu fit"
-                            : "rank %d sends %llu %s to rank %d, which expects %llu",
-                        source, sent, what, destination, expected);
+                            ? "rank %d sends %llu %s to rank %d, where %llu fit%s"
+                            : "rank %d sends %llu %s to rank %d, which expects %llu%s",
+                        source, sent, what, destination, expected, where);
 }
 
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
@@ -123,7 +126,9 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
 {
   struct alltoallv_answer *all = (struct alltoallv_answer *)h->words;
   const bool own = result != ncclSuccess;
-  *all = (struct alltoallv_answer){(uint64_t)result, (uint64_t)h->config.max_blocks, ""};
+  *all = (struct alltoallv_answer){.result = (uint64_t)result,
+                                   .max_blocks = (uint64_t)h->config.max_blocks,
+                                   .method = (uint64_t)h->config.method};
   snprintf(all->text, sizeof(all->text), "%s", text);
   ALLTOALLV_TRY(alltoallv_agree(h, sizeof(*all) / sizeof(uint64_t)));
   for (int r = 0; r < h->n; r++) {
@@ -140,16 +145,16 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
 
 /* ---- making a handle ---------------------------------------------------------------------- */
 
-static ncclResult_t check_config(const alltoallv_config_t *c)
+static ncclResult_t check_config(alltoallv_config_t *c)
 {
-  if (c->size == sizeof(*c) && c->method >= ALLTOALLV_AUTO && c->method <= ALLTOALLV_LSA &&
-      c->timeout_seconds >= 0 && c->timeout_seconds <= 1e9 &&
-      (c->max_blocks == 0 || c->max_blocks > 1))
-    return ncclSuccess;
-  return alltoallv_fail(ncclInvalidArgument,
-                        "config.size %zu, method %d, timeout_seconds %g, max_blocks %d; allowed: "
-                        "%zu (of this version's alltoallv.h), 0 to 2, 0 to 1e9, 0 or at least 2",
-                        c->size, (int)c->method, c->timeout_seconds, c->max_blocks, sizeof(*c));
+  if (c->method < ALLTOALLV_AUTO || c->method > ALLTOALLV_LSA || !(c->timeout_seconds <= 1e9) ||
+      c->max_blocks < 0 || c->max_blocks == 1)
+    return alltoallv_fail(ncclInvalidArgument,
+                          "config.method %d, timeout_seconds %g, max_blocks %d; allowed: 0 to 2, "
+                          "up to 1e9, 0 or at least 2",
+                          (int)c->method, c->timeout_seconds, c->max_blocks);
+  if (c->timeout_seconds == 0) c->timeout_seconds = 60;
+  return ncclSuccess;
 }
 
 /* What is this rank's own; `gpu` becomes the PCI id of its GPU. */
@@ -174,6 +179,9 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *
   if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
   ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", mine, false));
   for (int r = h->n - 1; r >= 0; r--) {
+    if (all[r].method != all[0].method)
+      return alltoallv_fail(ncclInvalidArgument,
+                            "ranks 0 and %d pass different values of config.method", r);
     if (all[r].text[0] != '\0') strcpy(why_not, all[r].text);
     if (all[r].max_blocks < (uint64_t)c->max_blocks) c->max_blocks = (int)all[r].max_blocks;
   }
@@ -203,7 +211,7 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
 {
   struct alltoallv_window *w = &h->windows[ALLTOALLV_MAX_WINDOWS];
   struct alltoallv_state first = {0};
-  const size_t mailboxes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_threshold);
+  const size_t mailboxes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_bytes);
   for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = h->first_epoch - 1;
   w->bytes = mailboxes + sizeof(first);
   ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&w->base, w->bytes));
@@ -247,8 +255,7 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
   int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
-  if (h->ll_threshold == SIZE_MAX)
-    h->ll_threshold = alltoallv_lsa_threshold / (h->n > 1 ? (size_t)h->n - 1 : 1);
+  if (h->ll_bytes == 0) h->ll_bytes = alltoallv_lsa_lines(h->n);
   const size_t n = (size_t)h->n, bytes = sizeof(*h->errors) + n * sizeof(*h->pairs) +
                                          (n + 1) * (2 * n + 16) * sizeof(*h->words);
   ALLTOALLV_CUDATRY(
@@ -285,16 +292,16 @@ static ncclResult_t free_handle(struct alltoallv_handle *h)
   return result;
 }
 
-ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
-                                 size_t ll_threshold, uint32_t first_epoch, alltoallv_t *handle)
+ncclResult_t alltoallv_create_with(ncclComm_t comm, const alltoallv_config_t *config,
+                                   size_t ll_bytes, uint32_t first_epoch, alltoallv_t *handle)
 {
   if (comm == NULL || handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
   *handle = NULL;
   struct alltoallv_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   h->comm = comm;
-  h->config = config != NULL ? *config : (alltoallv_config_t)ALLTOALLV_CONFIG_INITIALIZER;
-  h->ll_threshold = ll_threshold;
+  if (config != NULL) h->config = *config;
+  h->ll_bytes = ll_bytes;
   h->first_epoch = first_epoch;
   const ncclResult_t result = make_handle(h);
   if (result == ncclSuccess)
@@ -304,9 +311,10 @@ ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *conf
   return result;
 }
 
-ncclResult_t alltoallv_init(ncclComm_t comm, const alltoallv_config_t *config, alltoallv_t *handle)
+ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
+                              alltoallv_t *handle)
 {
-  return alltoallv_init_with(comm, config, SIZE_MAX, 1, handle);
+  return alltoallv_create_with(comm, config, 0, ALLTOALLV_FIRST_EPOCH, handle);
 }
 
 ncclResult_t alltoallv_destroy(alltoallv_t handle)
@@ -338,11 +346,20 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   ncclResult_t result = ncclSuccess;
   char text[ALLTOALLV_TEXT];
-  int id = 0;
-  while (id < ALLTOALLV_MAX_WINDOWS && handle->windows[id].base != NULL) id++;
+  int id = ALLTOALLV_MAX_WINDOWS;
+  bool known = false;
+  for (int i = ALLTOALLV_MAX_WINDOWS - 1; i >= 0; i--) {
+    const struct alltoallv_window *w = &handle->windows[i];
+    if (w->base == NULL)
+      id = i;
+    else if ((char *)buff < w->base + w->bytes && w->base < (char *)buff + bytes)
+      known = true;
+  }
   if (buff == NULL || bytes == 0 || (uintptr_t)buff % 4096 != 0)
     result = alltoallv_fail(ncclInvalidArgument,
                             "%zu bytes at %p; allowed: at least 1, aligned to 4096", bytes, buff);
+  else if (known)
+    result = alltoallv_fail(ncclInvalidUsage, "a part of it is registered already");
   else if (id == ALLTOALLV_MAX_WINDOWS)
     result = alltoallv_fail(ncclInvalidUsage, "one more; allowed: %d", ALLTOALLV_MAX_WINDOWS);
   /* NCCL would hang or misbehave if ranks disagreed, so ask first. */

@@ -11,17 +11,24 @@
 #endif
 #include <nccl_device.h>
 
-#include "internal.h"
-#include "kernel.cuh"
+#include "alltoallv_internal.h"
+#include "alltoallv_kernel.cuh"
 
-/* Measured with two ranks: see internal.h. */
-const size_t alltoallv_lsa_threshold = 2 << 20;
+/* Measured with two and four ranks. Up to `most` bytes a pair is all lines, of which a quarter is
+ * no data: above it the trip of a header costs less. Heads of all pairs together are what the link
+ * carries until headers have come. */
+static const size_t most_of_pair = 3 << 19, most_of_all = 2 << 20, heads = 640 << 10;
 
-/* [mode]; N ranks at most */
-template <int N>
-static void (*const kernels[])(passed_args<N>) = {
-    alltoallv_kernel<N, MODE_SMALL>, alltoallv_kernel<N, MODE_LARGE>,
-    alltoallv_kernel<N, MODE_DEVICE>};
+size_t alltoallv_lsa_lines(int n)
+{
+  const size_t others = n > 1 ? n - 1 : 1, bytes = most_of_all / others;
+  return alltoallv_least(bytes, most_of_pair) / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES;
+}
+
+static void (*const kernels[])(kernel_args) = {/* [mode] */
+                                               alltoallv_kernel<MODE_LINES>,
+                                               alltoallv_kernel<MODE_HOST>,
+                                               alltoallv_kernel<MODE_DEVICE>};
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
@@ -56,15 +63,12 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   bool loaded =
       cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
       cudaDriverGetVersion(&driver) == cudaSuccess;
-  for (int mode = MODE_SMALL; mode <= MODE_DEVICE && loaded; mode++)
-    loaded = (h->n <= 8 ? cudaFuncGetAttributes(&attributes, kernels<8>[mode])
-                        : cudaFuncGetAttributes(&attributes,
-                                                kernels<ALLTOALLV_MAX_LSA_RANKS>[mode])) ==
-             cudaSuccess;
+  for (int mode = MODE_LINES; mode <= MODE_DEVICE && loaded; mode++)
+    loaded = cudaFuncGetAttributes(&attributes, kernels[mode]) == cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
-  h->launches_early =
-      attributes.ptxVersion >= 90 && driver >= 12030; /* before 12.3 not in graphs */
+  h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
+                      driver >= 12030; /* before 12.3 not in graphs */
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
@@ -114,51 +118,50 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 
 /* ---- launch ------------------------------------------------------------------------------- */
 
-/* The mode and the grid for an exchange: idle blocks cost time. */
-static int choose_launch(const struct alltoallv_handle *h, const struct alltoallv_request *x,
-                         dim3 *grid, int *threads)
+/* The mode and the grid for an exchange, and who does what in it: idle blocks cost time. */
+static int choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *threads)
 {
-  int mode = MODE_DEVICE;
-  const int max_blocks = h->config.max_blocks, teams = h->n < max_blocks ? h->n : max_blocks;
-  int blocks = max_blocks / teams; /* of a team */
-  uint64_t largest = 0, enough = blocks;
-  if (x->kind != ALLTOALLV_KIND_HOST) {
-    const uint64_t fits = x->capacity * (x->kind == ALLTOALLV_KIND_SLOTS ? (uint64_t)h->n : 1);
-    /* Only the capacity is known. Half of it is assumed to be sent, with a warp for each group. */
-    if (fits > 0) enough = fits * x->element / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
-    if (enough < 4) enough = 4;
+  const struct alltoallv_request *x = &a->x;
+  const bool host = x->kind == ALLTOALLV_KIND_HOST;
+  const uint64_t most = (uint64_t)a->ll_groups * ALLTOALLV_GROUP_BYTES;
+  uint64_t largest = 0;
+  for (int p = 0; host && p < a->n; p++) {
+    if (a->pairs[p].sends > largest) largest = a->pairs[p].sends;
+    if (a->pairs[p].gets > largest) largest = a->pairs[p].gets;
+  }
+  if (!host) largest = x->room * x->widest;
+  *threads = host ? 128 : 512;
+  int mode = host ? MODE_LINES : MODE_DEVICE;
+  if (largest > most) { /* the same on all ranks that have a large pair */
+    /* One multiprocessor is for the next kernel: of this one a block stays until all is there. */
+    *blocks = max_blocks > 2 ? max_blocks - 1 : 2;
+    *threads = 512;
+    if (host) mode = MODE_HOST;
+    a->push_blocks = *blocks - (*blocks < 8 ? 1 : *blocks / 4);
   } else {
-    for (int p = 0; p < h->n; p++) {
-      if (h->pairs[p].send_bytes > largest) largest = h->pairs[p].send_bytes;
-      if (h->pairs[p].recv_bytes > largest) largest = h->pairs[p].recv_bytes;
-    }
-    mode = largest > h->ll_threshold ? MODE_LARGE : MODE_SMALL;
+    /* A warp for every KiB of the largest pair to every rank, in blocks as small as that allows. Of
+     * device counts only the room is known: half of it is assumed to be sent. */
+    const uint64_t tiles = (host ? largest : largest / 2) / ALLTOALLV_TILE_BYTES + 1;
+    const uint64_t warps = tiles * a->n, limit = max_blocks - 1;
+    while (*threads < 512 && warps > limit * *threads / 32) *threads *= 2;
+    const uint64_t enough = (warps * 32 + *threads - 1) / *threads;
+    a->push_blocks = 1;
+    *blocks = 1 + (int)alltoallv_least(enough, limit);
   }
-  *threads = mode == MODE_SMALL ? 128 : 512;
-  if (mode == MODE_SMALL) {
-    /* a warp for every group of the largest pair, in blocks as small as that allows */
-    const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
-    while (*threads < 512 && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
-    enough = (groups * 32 + *threads - 1) / *threads;
+  a->most_groups = a->ll_groups;
+  if (host)
+    a->most_groups = (uint32_t)alltoallv_least(largest / ALLTOALLV_GROUP_BYTES + 1, a->ll_groups);
+  for (int bodies = 0; bodies < 2; bodies++) {
+    const int warps = (*blocks - (bodies ? (int)a->push_blocks : 1)) * *threads / 32;
+    while (a->n << (a->line_shift[bodies] + 1) <= warps) a->line_shift[bodies]++;
   }
-  if (enough < (uint64_t)blocks) blocks = (int)enough;
-  if (teams * blocks < 2) blocks = 2; /* one rank: a block for headers and another one */
-  *grid = dim3(blocks, teams);
   return mode;
-}
-
-template <int N>
-static cudaError_t launch(const cudaLaunchConfig_t *config, int mode, const kernel_args &a)
-{
-  return cudaLaunchKernelEx(config, kernels<N>[mode], reinterpret_cast<const passed_args<N> &>(a));
 }
 
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream)
 {
-  dim3 grid;
-  int threads;
-  const int mode = choose_launch(h, x, &grid, &threads);
+  int blocks, threads;
   struct kernel_args a = {};
   char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
   a.state = h->state;
@@ -166,19 +169,21 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   a.scratch_stride = scratch[1] - scratch[0]; /* which one rank does not need */
   a.rank = h->rank;
   a.n = h->n;
-  a.ll_threshold = (uint32_t)h->ll_threshold;
-  a.mailbox_bytes = alltoallv_mailbox_bytes(h->ll_threshold);
+  a.mailbox_bytes = alltoallv_mailbox_bytes(h->ll_bytes);
+  a.ll_groups = (uint32_t)(h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads);
+  const size_t share = heads / (h->n > 1 ? h->n - 1 : 1) / x->payloads / ALLTOALLV_GROUP_BYTES;
+  a.head = (uint32_t)alltoallv_least(share, a.ll_groups) * ALLTOALLV_GROUP_BYTES;
   a.x = *x;
   for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
-  a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
+  if (h->config.timeout_seconds > 0) a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
-  const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * h->n * sizeof(uint64_t) : 0;
+  const int mode = choose_grid(&a, h->config.max_blocks, &blocks, &threads);
+  const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * (h->n + 1) * sizeof(uint64_t) : 0;
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config = {grid,   dim3(threads), shared,
-                                     stream, &early,        h->launches_early};
-  ALLTOALLV_CUDATRY(h->n <= 8 ? launch<8>(&config, mode, a)
-                              : launch<ALLTOALLV_MAX_LSA_RANKS>(&config, mode, a));
+  const cudaLaunchConfig_t config = {dim3(blocks), dim3(threads), shared,
+                                     stream,       &early,        h->launches_early};
+  ALLTOALLV_CUDATRY(cudaLaunchKernelEx(&config, kernels[mode], a));
   return ncclSuccess;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* alltoallv.h in your own program: a layer with a mixture of experts. A router sends each token to
  * the rank of its expert (dispatch), and the result comes back to where the token was (combine).
- * How many tokens go where only the device knows, so the host waits for nothing in between. Put
- * your program in the place of this file; all of this folder makes it:
+ * How many tokens go where only the device knows, so the host waits for nothing in between. A token
+ * is 8-bit numbers; its scale and its expert travel in the same exchange. Put your program in the
+ * place of this file; all of this folder makes it:
  *
  *   mpicc -I. -c *.c && nvcc -arch=native -I. -c *.cu
  *   mpicc *.o -lnccl -lcudart -lstdc++ -ldl && mpirun -np 4 ./a.out */
@@ -25,18 +26,27 @@
 #define ALLTOALLV(call) TRY(call, #call, alltoallv_last_error())
 
 enum { TOKENS = 100, HIDDEN = 512, STEPS = 3 };
-typedef float token_t[HIDDEN];
+typedef unsigned char token_t[HIDDEN]; /* fp8 */
+typedef struct {
+  float scale;
+  int expert;
+} label_t;
+struct layer {
+  token_t tokens[TOKENS];
+  label_t labels[TOKENS];
+};
 
 /* The router, a kernel in real life: chooses a rank for each token, counts, and puts tokens for one
  * rank side by side. (So they are made in that order here.) */
-static void route(int rank, int n, int step, token_t *tokens, size_t *counts)
+static void route(int rank, int n, int step, struct layer *layer, size_t *counts)
 {
   unsigned random = (unsigned)(1000 * step + rank);
   for (int p = 0; p < n; p++) counts[p] = 0;
   for (int t = 0; t < TOKENS; t++) {
     random = random * 1103515245 + 12345;
     counts[(int)(random >> 16) % n]++;
-    for (int i = 0; i < HIDDEN; i++) tokens[t][i] = (float)(1000 * rank + t + step);
+    layer->labels[t] = (label_t){(float)(1000 * rank + t), step};
+    for (int i = 0; i < HIDDEN; i++) layer->tokens[t][i] = (unsigned char)(rank + t + step + i);
   }
 }
 
@@ -58,51 +68,61 @@ int main(int argc, char **argv)
   NCCL(ncclCommInitRank(&comm, n, id, rank));
   CUDA(cudaStreamCreate(&stream));
 
-  const size_t recv_bytes = (size_t)n * slot * sizeof(token_t), bytes = TOKENS * sizeof(token_t);
-  token_t *send, *recv, *back;
-  size_t *counts, *recvcounts, *rdispls, *backcounts; /* device */
+  /* one window holds all receive buffers: tokens and labels that come, and that come back */
+  const size_t slots = (size_t)n * slot;
+  const size_t bytes = sizeof(struct layer) + slots * (sizeof(token_t) + sizeof(label_t));
+  struct layer *send, *back;
+  size_t *counts; /* device */
   alltoallv_t handle;
-  CUDA(cudaMalloc((void **)&send, bytes));
-  NCCL(ncclMemAlloc((void **)&recv, recv_bytes));
-  NCCL(ncclMemAlloc((void **)&back, bytes));
+  CUDA(cudaMalloc((void **)&send, sizeof *send));
   CUDA(cudaMalloc((void **)&counts, 4 * (size_t)n * sizeof *counts));
-  recvcounts = counts + n, rdispls = counts + 2 * n, backcounts = counts + 3 * n;
-  ALLTOALLV(alltoallv_init(comm, NULL, &handle));
-  ALLTOALLV(alltoallv_register(handle, recv, recv_bytes));
+  NCCL(ncclMemAlloc((void **)&back, bytes));
+  ALLTOALLV(alltoallv_create(comm, NULL, &handle));
   ALLTOALLV(alltoallv_register(handle, back, bytes));
+  label_t *labels = (label_t *)(back + 1);
+  token_t *tokens = (token_t *)(labels + slots);
 
-  static token_t sent[TOKENS], got[TOKENS];
+  /* dispatch: what rank p sends arrives in slot p; recvcounts and rdispls say what lies where */
+  const alltoallv_counts_t dispatch = {.sendcounts = counts,
+                                       .recvcounts = counts + n,
+                                       .rdispls = counts + 2 * n,
+                                       .room = slot,
+                                       .layout = ALLTOALLV_SLOTS};
+  const alltoallv_buffers_t out[] = {{send->tokens, tokens, sizeof(token_t)},
+                                     {send->labels, labels, sizeof(label_t)}};
+  /* combine: the same the other way round, so that each token is back at its place */
+  const alltoallv_counts_t combine = {.sendcounts = dispatch.recvcounts,
+                                      .sdispls = dispatch.rdispls,
+                                      .recvcounts = counts + 3 * n,
+                                      .room = TOKENS};
+  const alltoallv_buffers_t home[] = {{tokens, back->tokens, sizeof(token_t)},
+                                      {labels, back->labels, sizeof(label_t)}};
+
+  static struct layer sent, got;
   for (int step = 0; step < STEPS; step++) {
     size_t routed[n];
-    route(rank, n, step, sent, routed);
-    CUDA(cudaMemcpyAsync(send, sent, bytes, cudaMemcpyHostToDevice, stream));
+    route(rank, n, step, &sent, routed);
+    CUDA(cudaMemcpyAsync(send, &sent, sizeof sent, cudaMemcpyHostToDevice, stream));
     CUDA(cudaMemcpyAsync(counts, routed, sizeof routed, cudaMemcpyHostToDevice, stream));
-
-    /* dispatch: what rank p sends arrives in slot p; recvcounts and rdispls say what lies where */
-    ALLTOALLV(alltoallv_device_counts(send, counts, NULL, recv, slot, ALLTOALLV_SLOTS, recvcounts,
-                                      rdispls, NULL, sizeof(token_t), handle, stream));
-    /* here your experts' kernel works on recv */
-    /* combine: the same the other way round, so that each token is back at its place */
-    ALLTOALLV(alltoallv_device_counts(recv, recvcounts, rdispls, back, TOKENS, ALLTOALLV_PACKED,
-                                      backcounts, NULL, NULL, sizeof(token_t), handle, stream));
-
-    CUDA(cudaMemcpyAsync(got, back, bytes, cudaMemcpyDeviceToHost, stream));
+    ALLTOALLV(alltoallv_device_counts(handle, &dispatch, out, 2, stream));
+    /* here your experts' kernel works on tokens and labels */
+    ALLTOALLV(alltoallv_device_counts(handle, &combine, home, 2, stream));
+    CUDA(cudaMemcpyAsync(&got, back, sizeof got, cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
     ncclResult_t result; /* a slot that was too small, a rank that did not come */
     ALLTOALLV(alltoallv_get_async_error(handle, &result, NULL, NULL));
     ALLTOALLV(result);
-    for (int t = 0; t < TOKENS; t++)
-      for (int i = 0; i < HIDDEN; i++) wrong += got[t][i] != sent[t][i];
+    for (int t = 0; t < TOKENS; t++) {
+      wrong += got.labels[t].scale != sent.labels[t].scale;
+      wrong += got.labels[t].expert != sent.labels[t].expert;
+      for (int i = 0; i < HIDDEN; i++) wrong += got.tokens[t][i] != sent.tokens[t][i];
+    }
   }
   printf("rank %d: %d tokens came back %d times, %d numbers wrong\n", rank, TOKENS, STEPS, wrong);
 
-  /* wait (done above), meet the others, deregister, free */
-  MPI_Barrier(MPI_COMM_WORLD);
   ALLTOALLV(alltoallv_unregister(handle, back));
-  ALLTOALLV(alltoallv_unregister(handle, recv));
   ALLTOALLV(alltoallv_destroy(handle));
   NCCL(ncclMemFree(back));
-  NCCL(ncclMemFree(recv));
   CUDA(cudaFree(send));
   CUDA(cudaFree(counts));
   CUDA(cudaStreamDestroy(stream));

@@ -15,7 +15,7 @@
  * your own kernels. The library (lib/lines.cuh) has 12 bytes of data in 16, and timeouts. */
 #include <nccl_device.h>
 
-#include "simple.h"
+#include "alltoallv_simple.h"
 
 enum { THREADS = SIMPLE_THREADS };
 
@@ -30,7 +30,7 @@ struct line_args {
   } parts[SIMPLE_MAX_RANKS];
 };
 
-/* PTX promises that 128 bits are stored and loaded as one. */
+/* On every GPU tried, 128 bits are stored and loaded as one: see lib/alltoallv_wait.cuh. */
 static __device__ void store_line(line *at, uint64_t data, uint64_t epoch)
 {
   asm volatile(

@@ -2,7 +2,7 @@
 /* The first AlltoAllV, as it is usually written: one send and one receive per peer, in a group so
  * that they run at the same time. A pair without elements is skipped, on both sides: a send without
  * its receive would hang. */
-#include "simple.h"
+#include "alltoallv_simple.h"
 
 void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {

@@ -2,7 +2,7 @@
 /* What barrier, lines and copy engine need before the first exchange. */
 #include <nccl_device.h>
 
-#include "simple.h"
+#include "alltoallv_simple.h"
 
 extern const void *const barrier_kernel, *const lines_kernel;
 

@@ -195,10 +195,10 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
     return ncclSuccess;
   int reach = 0;
   const char *why = "";
-  alltoallv_config_t config = ALLTOALLV_CONFIG_INITIALIZER;
-  config.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA : ALLTOALLV_AUTO;
-  config.timeout_seconds = seconds > 0 ? seconds : 1e9;
-  ncclResult_t result = alltoallv_init(h->comm, &config, &h->alltoallv);
+  const alltoallv_config_t config = {.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA
+                                                                                  : ALLTOALLV_AUTO,
+                                     .timeout_seconds = seconds};
+  ncclResult_t result = alltoallv_create(h->comm, &config, &h->alltoallv);
   if (result == ncclSuccess) {
     alltoallv_info(h->alltoallv, &reach, &why);
   } else {

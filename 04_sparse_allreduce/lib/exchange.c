@@ -79,6 +79,14 @@ ncclResult_t exchange_blocks(struct sparse_allreduce_handle *h, void *vector,
   return sendrecv(h, out, in, size, h->m.nranks, stream);
 }
 
+static ncclResult_t exchange_alltoallv(struct sparse_allreduce_handle *h,
+                                       const alltoallv_counts_t *counts, const void *send,
+                                       void *recv, size_t size, cudaStream_t stream)
+{
+  const alltoallv_buffers_t buffers = {send, recv, size};
+  return sparse_alltoallv(alltoallv_device_counts(h->alltoallv, counts, &buffers, 1, stream));
+}
+
 /* ---- split ----------------------------------------------------------------------------------- */
 
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cudaStream_t stream)
@@ -89,10 +97,14 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cu
   struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   SPARSE_TRY(ops_partition(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
-  if (h->alltoallv != NULL)
-    return sparse_alltoallv(alltoallv_device_counts(
-        m->offered, s->region_counts, s->region_displs, m->received, m->list_room, ALLTOALLV_SLOTS,
-        s->received_counts, NULL, NULL, sizeof(*next), h->alltoallv, stream));
+  if (h->alltoallv != NULL) {
+    const alltoallv_counts_t counts = {.sendcounts = s->region_counts,
+                                       .sdispls = s->region_displs,
+                                       .recvcounts = s->received_counts,
+                                       .room = m->list_room,
+                                       .layout = ALLTOALLV_SLOTS};
+    return exchange_alltoallv(h, &counts, m->offered, m->received, sizeof(*next), stream);
+  }
   /* MPI: Alltoall(counts) -> NCCL: ncclAllGather of the rows; every rank knows the whole matrix */
   SPARSE_TRY(exchange_counts(h, s->region_counts, (size_t)m->nranks, stream));
   SPARSE_TRY(ops_take_counts(m, stream));
@@ -169,10 +181,14 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct spa
   const struct sparse_memory *m = &h->m;
   const struct sparse_state *s = m->state;
   /* All ranks get the same list: all displacements are 0. Balancing would gain nothing. */
-  if (h->alltoallv != NULL)
-    return sparse_alltoallv(alltoallv_device_counts(
-        send, s->send_counts, s->fixed.zeros, recv, (size_t)m->nranks * m->list_room,
-        ALLTOALLV_PACKED, counts, displs, NULL, sizeof(*send), h->alltoallv, stream));
+  if (h->alltoallv != NULL) {
+    const alltoallv_counts_t packed = {.sendcounts = s->send_counts,
+                                       .sdispls = s->fixed.zeros,
+                                       .recvcounts = counts,
+                                       .rdispls = displs,
+                                       .room = (size_t)m->nranks * m->list_room};
+    return exchange_alltoallv(h, &packed, send, recv, sizeof(*send), stream);
+  }
   if (!sparse_varies(h->path)) { /* MPI: Allgather -> NCCL: ncclAllGather */
     SPARSE_NCCL(ncclAllGather(send, recv, m->k, ncclUint64, h->comm, stream));
     return ncclSuccess;
@@ -185,11 +201,14 @@ ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t 
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = m->state;
-  if (h->alltoallv != NULL) /* not by NCCL, whose calls have no timeout */
-    return sparse_alltoallv(
-        alltoallv_device_counts(&s->nonfinite, s->fixed.ones, s->fixed.zeros, m->flags->nonfinite,
-                                (size_t)m->nranks, ALLTOALLV_PACKED, s->nonfinite_counts, NULL,
-                                NULL, sizeof(s->nonfinite), h->alltoallv, stream));
+  if (h->alltoallv != NULL) { /* not by NCCL, whose calls have no timeout */
+    const alltoallv_counts_t counts = {.sendcounts = s->fixed.ones,
+                                       .sdispls = s->fixed.zeros,
+                                       .recvcounts = s->nonfinite_counts,
+                                       .room = (size_t)m->nranks};
+    return exchange_alltoallv(h, &counts, &s->nonfinite, m->flags->nonfinite, sizeof(s->nonfinite),
+                              stream);
+  }
   SPARSE_NCCL(ncclAllGather(&s->nonfinite, s->all_nonfinite, 1, ncclUint32, h->comm, stream));
   return ncclSuccess;
 }

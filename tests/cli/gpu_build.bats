@@ -80,5 +80,5 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
 }
 
 @test "nvcc of CUDA 12.2 is refused: it has no stores of 128 bits" {
-  g++ -E -x c++ -D__CUDACC_VER_MAJOR__=12 -D__CUDACC_VER_MINOR__=2 "$TOP/03_alltoallv_sm/lib/wait.cuh" 2>&1 | grep '#error.*CUDA 12.3'
+  g++ -E -x c++ -D__CUDACC_VER_MAJOR__=12 -D__CUDACC_VER_MINOR__=2 "$TOP/03_alltoallv_sm/lib/alltoallv_wait.cuh" 2>&1 | grep '#error.*CUDA 12.3'
 }

@@ -29,11 +29,11 @@ int main(void)
   allreduce_t own;
   alltoallv_t handle;
   if (ncclGetUniqueId(&id) || ncclCommInitRank(&comm, 1, id, 0) || ncclMemAlloc((void **)&send, 4096) ||
-      ncclMemAlloc((void **)&recv, 4096) || alltoallv_init(comm, NULL, &handle) ||
+      ncclMemAlloc((void **)&recv, 4096) || alltoallv_create(comm, NULL, &handle) ||
       alltoallv_register(handle, recv, 4096))
     return 1;
   cudaMemcpy(send + 9, &(float){42}, sizeof(float), cudaMemcpyHostToDevice);
-  if (alltoallv(send, &count, &zero, recv, &count, &zero, ncclFloat, handle, NULL)) return 2;
+  if (alltoallv(handle, send, &count, &zero, recv, &count, &zero, ncclFloat, NULL)) return 2;
   cudaStreamSynchronize(NULL);
   cudaMemcpy(&last, recv + 9, sizeof last, cudaMemcpyDeviceToHost);
   /* one rank: no kernel, but the host code is linked */

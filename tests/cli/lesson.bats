@@ -123,7 +123,7 @@ changed_copy() {
   changed_copy 03_alltoallv_sm main.c '/launcher_step\("STEP 7/i\  if (me->rank == 0) sendcounts[2]--;'
   start pthread 4 03_alltoallv_sm
   exits_with 3
-  says '^\[rank [02]\] main.c:.*rank 0 sends 255 elements to rank 2, which expects 256\)$'
+  says '^\[rank [02]\] main.c:.*rank 0 sends 255 elements to rank 2, which expects 256 \(exchange 1\)\)$'
   changed_copy 03_alltoallv_sm harness/bench.c '/^  call\(&c, size, 0/i\  if (x->me->rank == 0) x->sendcounts[2]--;'
   start pthread 4 03_alltoallv_sm --method barrier
   exits_with 1
@@ -138,7 +138,7 @@ changed_copy() {
 }
 
 @test "03: headers of odd and of even exchanges in the same place: one is replaced unread, and its reader waits" {
-  changed_copy 03_alltoallv_sm lib/wait.cuh 's/\(epoch & 1\) \* /(epoch \& 0) * /'
+  changed_copy 03_alltoallv_sm lib/alltoallv_wait.cuh 's/\(epoch & 1\) \* /(epoch \& 0) * /'
   start pthread 2 03_alltoallv_sm --bench --timeout 2
   exits_with 4
   says '^\[rank [01]\] no progress for [0-9]+ s in step: bench: verification before timing$'

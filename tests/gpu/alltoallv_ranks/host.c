@@ -12,7 +12,7 @@
 #include "launcher.h"
 #include "ranks.h"
 
-enum { LL_LIMIT = 4 << 10, MOST = 40 << 10, INPUT = 1 << 20 };
+enum { LL_LIMIT = 3 * ALLTOALLV_GROUP_BYTES, MOST = 40 << 10, INPUT = 1 << 20 };
 
 static long most_exchanges = 60, rounds = 3, seed = 1, most_ranks = RANKS_MAX;
 
@@ -65,15 +65,15 @@ static void make_exchange(struct ranks_exchange *x, int n, bool mismatches, bool
       const int from = x->kind == ALLTOALLV_KIND_HOST ? (to * 3 + i) % n : i;
       const uint64_t bytes = quiet && from != to ? 0 : some_bytes(small);
       struct alltoallv_pair *out = &x->pairs[from][to], *in = &x->pairs[to][from];
-      out->send_bytes = in->recv_bytes = bytes;
-      out->send_offset = next_random(INPUT - MOST);
+      out->sends = in->gets = bytes;
+      out->sends_at = next_random(INPUT - MOST);
       if (x->kind == ALLTOALLV_KIND_SLOTS) ends[to] = buffer_bytes(n) / (size_t)n * (size_t)from;
-      in->recv_offset = ends[to] += x->kind == ALLTOALLV_KIND_HOST ? next_random(40) : 0;
+      in->gets_at = ends[to] += x->kind == ALLTOALLV_KIND_HOST ? next_random(40) : 0;
       ends[to] += bytes;
     }
   if (mismatches && x->kind == ALLTOALLV_KIND_HOST && next_random(2)) {
     const int from = (int)next_random((uint32_t)n), to = (int)next_random((uint32_t)n);
-    uint64_t *sent = &x->pairs[from][to].send_bytes;
+    uint64_t *sent = &x->pairs[from][to].sends;
     *sent = *sent > 0 && next_random(2) ? *sent - 1 : *sent / 2 + LL_LIMIT;
   }
 }
@@ -85,13 +85,11 @@ static void expect(const struct ranks_exchange *x, int n, int rank, const char *
   memset(expected, RANKS_GUARD, buffer_bytes(n));
   for (int from = 0; from < n; from++) {
     const struct alltoallv_pair *out = &x->pairs[from][rank], *in = &x->pairs[rank][from];
-    if (out->send_bytes == in->recv_bytes)
-      memcpy(expected + in->recv_offset, input + out->send_offset, in->recv_bytes);
+    if (out->sends == in->gets) memcpy(expected + in->gets_at, input + out->sends_at, in->gets);
   }
 }
 
-/* Whether the buffers are right. Where counts disagree, a small pair leaves anything there, a large
- * one nothing. */
+/* Whether the buffers are right. Where counts disagree, anything is in the part of that pair. */
 static bool check_exchange(const struct ranks_case *c, int e, int rank, char *expected,
                            bool *disagrees)
 {
@@ -102,27 +100,24 @@ static bool check_exchange(const struct ranks_case *c, int e, int rank, char *ex
   expect(x, c->ranks, rank, c->input, expected);
   for (int p = 0; p < c->ranks; p++) {
     const struct alltoallv_pair *in = &x->pairs[rank][p];
-    if (x->pairs[p][rank].send_bytes != in->recv_bytes) {
+    if (x->pairs[p][rank].sends != in->gets) {
       *disagrees = true;
-      if (in->recv_bytes <= LL_LIMIT)
-        memset(received + in->recv_offset, RANKS_GUARD, in->recv_bytes);
+      memset(received + in->gets_at, RANKS_GUARD, in->gets);
     }
-    if (x->pairs[rank][p].send_bytes != x->pairs[p][rank].recv_bytes) *disagrees = true;
-    if (x->kind != ALLTOALLV_KIND_HOST) good &= c->counts[at][p] == in->recv_bytes;
+    if (x->pairs[rank][p].sends != x->pairs[p][rank].gets) *disagrees = true;
+    if (x->kind != ALLTOALLV_KIND_HOST) good &= c->counts[at][p] == in->gets;
   }
   return good && memcmp(received, expected, c->buffer_bytes) == 0;
 }
 
-/* One launch. `columns` x `teams` blocks a rank. */
-static bool run_case(int n, int columns, int teams, uint32_t first_epoch, bool mismatches,
-                     const char *input)
+/* One launch. */
+static bool run_case(int n, int blocks, uint32_t first_epoch, bool mismatches, const char *input)
 {
   const long exchanges = n > 8 ? (most_exchanges + 7) / 8 : most_exchanges;
   const size_t all = (size_t)(n * exchanges);
   struct ranks_exchange *x = calloc((size_t)exchanges, sizeof *x);
   struct ranks_case c = {.ranks = n,
-                         .columns = columns,
-                         .teams = teams,
+                         .blocks = blocks,
                          .first_epoch = first_epoch,
                          .stale = first_epoch != 1,
                          .seed = next_random(1 << 30),
@@ -131,7 +126,7 @@ static bool run_case(int n, int columns, int teams, uint32_t first_epoch, bool m
                          .input = input,
                          .input_bytes = INPUT,
                          .buffer_bytes = buffer_bytes(n),
-                         .ll_threshold = LL_LIMIT,
+                         .ll_bytes = LL_LIMIT,
                          .received = malloc(all * buffer_bytes(n)),
                          .counts = malloc(all * sizeof *c.counts)};
   char *expected = malloc(buffer_bytes(n));
@@ -145,14 +140,14 @@ static bool run_case(int n, int columns, int teams, uint32_t first_epoch, bool m
     bool disagrees = false;
     for (int e = 0; e < exchanges; e++)
       if (!check_exchange(&c, e, rank, expected, &disagrees)) {
-        launcher_error("exchange %d of %ld, rank %d of %d, %d x %d blocks: wrong data", e,
-                       exchanges, rank, n, columns, teams);
+        launcher_error("exchange %d of %ld, rank %d of %d, %d blocks: wrong data", e, exchanges,
+                       rank, n, blocks);
         good = false;
       }
     if (c.errors[rank].timeout.kind != ALLTOALLV_ERROR_NONE ||
         (c.errors[rank].counts.kind == ALLTOALLV_ERROR_MISMATCH) != disagrees) {
-      launcher_error("rank %d of %d, %d x %d blocks: kinds of errors %d and %d", rank, n, columns,
-                     teams, c.errors[rank].counts.kind, c.errors[rank].timeout.kind);
+      launcher_error("rank %d of %d, %d blocks: kinds of errors %d and %d", rank, n, blocks,
+                     c.errors[rank].counts.kind, c.errors[rank].timeout.kind);
       good = false;
     }
   }
@@ -172,17 +167,16 @@ static int run(const struct rank *me, const struct options *opt)
   for (int i = 0; i < INPUT; i++) input[i] = (char)next_random(256);
   for (int n = 2; n <= most_ranks; n = n == 8 ? RANKS_MAX : n + 1) {
     const int most = ranks_blocks(n) / n; /* of each rank */
-    const int teams = most < n ? most : n;
-    if (most < 2) break; /* a small GPU */
+    if (most < 2) break;                  /* a small GPU */
     bool good = true;
     for (long round = 0; round < rounds; round++) {
       launcher_step("ranks on one GPU");
-      /* as many blocks as there are; a control block and another one; fewer teams than ranks */
-      good &= run_case(n, most / teams, teams, 1, false, input);
-      good &= run_case(n, 1, 2, 1, false, input);
-      good &= run_case(n, most / 2, 2, 1, true, input);
+      /* as many blocks as there are; one that pushes and one for lines */
+      good &= run_case(n, most, 1, false, input);
+      good &= run_case(n, 2, 1, false, input);
+      good &= run_case(n, most / 2 < 2 ? 2 : most / 2, 1, true, input);
       /* the numbers of the exchanges wrap around */
-      good &= run_case(n, most / teams, teams, 0xfffffffcu, true, input);
+      good &= run_case(n, most, 0xfffffffcu, true, input);
     }
     launcher_print(me, "%s - %d ranks on one GPU\n", good ? "ok" : "not ok", n);
     if (!good) code = EXIT_WRONG_DATA;

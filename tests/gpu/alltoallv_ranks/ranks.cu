@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "lib/kernel.cuh"
+#include "lib/alltoallv_kernel.cuh"
 
 namespace
 {
@@ -57,26 +57,26 @@ __device__ void delay(uint64_t seed, int exchange, uint32_t block)
 
 __global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args l)
 {
-  const uint32_t blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
+  const uint32_t blocks = gridDim.x, block = blockIdx.x;
   const size_t first = block * blockDim.x + threadIdx.x, step = blocks * blockDim.x;
   for (int e = 0; e < l.exchanges; e++) {
     const int at = e * l.ranks + blockIdx.z;
     const kernel_args &a = l.args[at];
-    bool large = false;
-    for (int p = 0; p < a.n; p++)
-      large |= a.pairs[p].send_bytes > a.ll_threshold || a.pairs[p].recv_bytes > a.ll_threshold;
-    for (size_t i = first; i < l.bytes; i += step) a.x.recv[i] = (char)RANKS_GUARD;
+    for (size_t i = first; i < l.bytes; i += step) a.x.payload[0].recv[i] = (char)RANKS_GUARD;
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     delay(l.seed, e, block);
+    bool bodies = false;
+    for (int p = 0; p < a.n; p++)
+      bodies |= has_body(a, a.pairs[p].sends) || has_body(a, a.pairs[p].gets);
     if (a.x.kind != ALLTOALLV_KIND_HOST)
       exchange<MODE_DEVICE>(a);
-    else if (large)
-      exchange<MODE_LARGE>(a);
+    else if (bodies)
+      exchange<MODE_HOST>(a);
     else
-      exchange<MODE_SMALL>(a);
+      exchange<MODE_LINES>(a);
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     for (size_t i = first; i < l.bytes; i += step)
-      l.received[at * l.bytes + i] = *(volatile char *)&a.x.recv[i];
+      l.received[at * l.bytes + i] = *(volatile char *)&a.x.payload[0].recv[i];
   }
 }
 
@@ -104,10 +104,10 @@ private:
   std::vector<void *> all;
 };
 
-/* Of a block: the matrix of counts. */
+/* Of a block: the matrix of counts, and what fits. */
 size_t shared_bytes(int ranks)
 {
-  return (size_t)(ranks * ranks) * sizeof(uint64_t);
+  return (size_t)(ranks * (ranks + 1)) * sizeof(uint64_t);
 }
 
 } // namespace
@@ -127,7 +127,7 @@ int ranks_blocks(int ranks)
 cudaError_t ranks_run(struct ranks_case *c)
 {
   const size_t n = (size_t)c->ranks, all = n * (size_t)c->exchanges;
-  const size_t mailboxes = n * alltoallv_mailbox_bytes(c->ll_threshold); /* of a parity */
+  const size_t mailboxes = n * alltoallv_mailbox_bytes(c->ll_bytes); /* of a parity */
   const size_t stride = (2 * mailboxes + c->buffer_bytes + 255) / 256 * 256;
   memory m;
   launch_args l = {};
@@ -157,27 +157,37 @@ cudaError_t ranks_run(struct ranks_case *c)
     kernel_args *a = &args[i];
     a->state = &states[rank];
     a->scratch_base = scratches, a->scratch_stride = stride;
-    a->mailbox_bytes = alltoallv_mailbox_bytes(c->ll_threshold);
-    a->rank = (int)rank, a->n = c->ranks, a->ll_threshold = (uint32_t)c->ll_threshold;
-    a->x.kind = x->kind, a->x.element = 1;
-    a->x.send = input, a->x.recv = scratches + rank * stride + 2 * mailboxes;
-    a->x.place = 2 * mailboxes;
-    a->x.capacity = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
+    a->mailbox_bytes = alltoallv_mailbox_bytes(c->ll_bytes);
+    a->rank = (int)rank, a->n = c->ranks;
+    a->ll_groups = (uint32_t)(c->ll_bytes / ALLTOALLV_GROUP_BYTES);
+    a->head = ALLTOALLV_GROUP_BYTES;
+    bool bodies = x->kind != ALLTOALLV_KIND_HOST;
+    for (size_t p = 0; p < n; p++)
+      bodies |= x->pairs[rank][p].sends > c->ll_bytes || x->pairs[rank][p].gets > c->ll_bytes;
+    a->push_blocks = bodies ? (uint32_t)(c->blocks - (c->blocks + 3) / 4) : 1;
+    a->most_groups = a->ll_groups;
+    for (int with = 0; with < 2; with++) /* with and without bodies */
+      while (c->ranks << (a->line_shift[with] + 1) <=
+             (c->blocks - (with ? (int)a->push_blocks : 1)) * 16)
+        a->line_shift[with]++;
+    a->x.kind = x->kind, a->x.element = 1, a->x.payloads = 1, a->x.widest = 1,
+    a->x.most = ALLTOALLV_TOO_MANY;
+    a->x.payload[0] = {input, scratches + rank * stride + 2 * mailboxes, 2 * mailboxes, 1};
+    a->x.room = x->kind == ALLTOALLV_KIND_SLOTS ? c->buffer_bytes / n : c->buffer_bytes;
     a->x.sendcounts = lists[i].sendcounts, a->x.sdispls = lists[i].sdispls;
     a->x.recvcounts = lists[i].recvcounts, a->x.rdispls = lists[i].rdispls;
     a->limit = 10000000000ull; /* ns */
     a->errors = &errors[rank];
     for (size_t p = 0; p < n; p++) {
       a->pairs[p] = x->pairs[rank][p];
-      lists[i].sendcounts[p] = a->pairs[p].send_bytes;
-      lists[i].sdispls[p] = a->pairs[p].send_offset;
+      lists[i].sendcounts[p] = a->pairs[p].sends;
+      lists[i].sdispls[p] = a->pairs[p].sends_at;
     }
   }
 
   void *kernel_arguments[] = {&l};
-  m.error =
-      cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->columns, c->teams, c->ranks),
-                                  dim3(512), kernel_arguments, shared_bytes(c->ranks), NULL);
+  m.error = cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->blocks, 1, c->ranks),
+                                        dim3(512), kernel_arguments, shared_bytes(c->ranks), NULL);
   if (m.error == cudaSuccess) m.error = cudaDeviceSynchronize();
   if (m.error != cudaSuccess) return m.error;
   memcpy(c->received, l.received, all * c->buffer_bytes);

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#include "lib/protocol.h"
+#include "lib/alltoallv_protocol.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,14 +24,14 @@ struct ranks_exchange {
 };
 
 struct ranks_case {
-  int ranks, columns, teams; /* a rank has columns x teams blocks */
-  uint32_t first_epoch;      /* number of the first exchange */
-  int stale;                 /* scratch memory holds what looks like lines of exchanges 2 and 3 */
-  uint64_t seed;             /* of the delays */
+  int ranks, blocks;    /* of each rank */
+  uint32_t first_epoch; /* number of the first exchange */
+  int stale;            /* scratch memory holds what looks like lines of exchanges 2 and 3 */
+  uint64_t seed;        /* of the delays */
   int exchanges;
   const struct ranks_exchange *exchange;
   const char *input; /* what all ranks send from, input_bytes */
-  size_t input_bytes, buffer_bytes, ll_threshold;
+  size_t input_bytes, buffer_bytes, ll_bytes;
   /* out, in host memory: [exchange][rank] the receive buffer after the exchange, and with device
    * counts what the kernel says comes from each peer, in bytes */
   char *received;

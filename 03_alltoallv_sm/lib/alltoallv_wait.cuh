@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "protocol.h"
+#include "alltoallv_protocol.h"
 
 /* 128-bit scalar accesses came with PTX 8.3. A vector store is not promised to stay whole. */
 #if __CUDACC_VER_MAJOR__ < 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ < 3)
@@ -20,7 +20,11 @@ struct kernel_args {
   char *scratch_base;      /* where I see the scratch memory of rank 0 */
   uint64_t scratch_stride; /* from there to that of the next rank */
   int rank, n;
-  uint32_t ll_threshold, mailbox_bytes;
+  uint32_t mailbox_bytes;
+  uint32_t ll_groups, head; /* of a payload: groups of lines; bytes of a head: see in_lines */
+  uint32_t push_blocks;     /* the first blocks; the others send lines: see alltoallv_kernel.cuh */
+  uint32_t most_groups;     /* no head has more */
+  uint32_t line_shift[2];   /* [are there bodies]: see struct line_warp */
   struct alltoallv_request x;
   uint64_t limit; /* nanoseconds to wait; 0: forever */
   struct alltoallv_errors *errors;
@@ -30,30 +34,26 @@ struct kernel_args {
 /* What the threads of a block share. */
 struct block_state {
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
-  char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where my large pair for rank p goes; NULL: nowhere */
+  /* where rank p wants its part of payload k; 0: nothing may be stored there */
+  uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS];
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
-  /* Device counts: what fits at rank p, where its receive buffer is, how many blocks it has. */
-  uint64_t room[ALLTOALLV_MAX_LSA_RANKS], place[ALLTOALLV_MAX_LSA_RANKS];
-  uint32_t blocks[ALLTOALLV_MAX_LSA_RANKS];
+  uint32_t blocks[ALLTOALLV_MAX_LSA_RANKS]; /* of rank p, that will say they are done; 0: none */
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
   int stop;   /* the handle was broken when the block began; device counts: or a wait was in vain */
+  int last;   /* this block was the last one to begin to push */
 };
 
 static __device__ __forceinline__ uint32_t this_block(void)
 {
-  return blockIdx.y * gridDim.x + blockIdx.x;
-}
-
-static __device__ __forceinline__ uint32_t all_blocks(void)
-{
-  return gridDim.x * gridDim.y;
+  return blockIdx.x;
 }
 
 /* Early launch (programmatic dependent launch): the blocks are there before the previous kernel has
  * ended, and "wait" for its end before they read more than arguments. When its results are stored,
- * a block lets the next kernel launch. If the host does not ask for early launch neither has an
- * effect. */
+ * a block lets the next kernel launch. (The last one of those that push then still waits for data,
+ * and what comes next for the end of all blocks.) If the host does not ask for early launch neither
+ * has an effect. */
 #if __CUDA_ARCH__ >= 900
 #define GRIDDEPCONTROL(what) asm volatile("griddepcontrol." what ";" ::: "memory")
 #else
@@ -74,8 +74,11 @@ static __device__ __forceinline__ struct beginning begin_exchange(const kernel_a
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* Three words of data and the epoch, in one store and one load, because PTX does not split b128. So
- * a reader that finds its epoch has the data too, without a fence, which costs a round trip. */
+/* Three words of data and the epoch, in one store and one load of 128 bits. So a reader that finds
+ * its epoch has the data too, without a fence, which costs a round trip. PTX's memory model (8.2.4)
+ * promises that for 64 bits only. On H100 and H200 over NVLink our tests have never seen a line in
+ * pieces, and NCCL's LL128 relies on whole stores of 128 bytes over NVLink. (NCCL's LL does not: it
+ * has the epoch in both halves.) */
 struct line {
   uint32_t word[3];
   uint32_t epoch;
@@ -128,7 +131,7 @@ static __device__ char *mailbox(const kernel_args &a, int owner, int source, uin
   return at_place(a, owner, ((epoch & 1) * (uint64_t)a.n + (uint64_t)source) * a.mailbox_bytes);
 }
 
-/* The slot of a block of the source. */
+/* The slot of a block of the source. With device counts: of a payload. */
 static __device__ char *slot(const kernel_args &a, int owner, int source, uint32_t epoch,
                              uint32_t block)
 {
@@ -163,23 +166,28 @@ static __device__ __forceinline__ uint64_t nanoseconds(void)
   return now;
 }
 
-static __device__ void report(const kernel_args &a, struct alltoallv_error *record, int kind,
-                              int source, int destination, uint64_t sent, uint64_t expected)
+/* What is wrong with what two ranks say of a pair. */
+struct finding {
+  int kind, source, destination;
+  uint64_t sent, expected;
+};
+
+static __device__ void report(const kernel_args &a, uint32_t epoch, struct alltoallv_error *record,
+                              const struct finding &f)
 {
   volatile int *written = &record->kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
-  *record = {ALLTOALLV_ERROR_NONE, source, destination, sent, expected, a.x.element};
+  const uint32_t element = a.x.kind == ALLTOALLV_KIND_HOST ? a.x.element : 1;
+  *record = {ALLTOALLV_ERROR_NONE, f.source, f.destination, f.sent, f.expected, element, epoch};
   __threadfence_system();
-  *written = kind;
+  *written = f.kind;
 }
 
 /* One error per epoch is enough. */
-static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t epoch, int kind,
-                                                  int source, int destination, uint64_t sent,
-                                                  uint64_t expected)
+static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t epoch,
+                                                  const struct finding &f)
 {
-  if (atomicExch(&a.state->reported, epoch) != epoch)
-    report(a, &a.errors->counts, kind, source, destination, sent, expected);
+  if (atomicExch(&a.state->reported, epoch) != epoch) report(a, epoch, &a.errors->counts, f);
 }
 
 /* The rank to name when I waited for `source`: rather one for which `source` may be waiting too. */
@@ -198,27 +206,27 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
   if (begin_exchange(a).broken) return true;
   if (a.limit == 0 || nanoseconds() - started < a.limit) return false;
   if (atomicExch(&a.state->block[0].broken, 1) == 0)
-    report(a, &a.errors->timeout, ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank,
-           0, 0);
+    report(a, epoch, &a.errors->timeout,
+           {ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank, 0, 0});
 #pragma unroll 1
   for (int b = 1; b < ALLTOALLV_MAX_BLOCKS; b++)
     *(volatile uint32_t *)&a.state->block[b].broken = 1;
   return true;
 }
 
-/* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */
+/* Does the header that p has sent (if it has) rule out that so many units from p are coming? */
 static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t epoch, int p,
-                                                uint64_t bytes)
+                                                uint64_t units)
 {
   line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
   if (l.epoch != epoch) return false;
   if (l.word[2] != a.x.kind) return true;
-  return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;
+  return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != units;
 }
 
 /* All waiting: for N lines from rank p, at `at` and every `stride` bytes after it, which are loaded
  * in one trip to memory. Many polls later the clock is read, which is slow, and in_vain() asked
- * whether none will come. False: they have not come. */
+ * whether none will come; it may also change where to look. False: they have not come. */
 template <int N, typename VAIN>
 static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_t epoch, int p,
                                                    const char *const &at, int stride, line (&l)[N],
@@ -247,10 +255,10 @@ static __device__ void store_number(char *lines, int which, uint64_t value, uint
              epoch);
 }
 
-static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
+static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, uint32_t which,
                                    const struct alltoallv_header &h)
 {
-  char *lines = slot(a, p, a.rank, epoch, this_block());
+  char *lines = slot(a, p, a.rank, epoch, which);
   store_number(lines, ALLTOALLV_LINE_SENT, h.sent, h.kind, epoch);
   store_number(lines, ALLTOALLV_LINE_EXPECT, h.expect, 0, epoch);
   store_number(lines, ALLTOALLV_LINE_PLACE, h.place, h.element, epoch);
@@ -272,10 +280,12 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p,
  *
  * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
  * from its kernel e, so whatever A's stream did with the buffer before is over. That kernel does
- * not end before every block of B with something to store has said that it is done: what A's
- * stream does next finds all of it, and no store of e comes later. When the two disagree about the
- * count, B stores nothing and A waits for nothing: both compare the same two numbers. Small pairs
- * are stored by A itself, from its mailbox.
+ * not end before every block of B with something to store has said that it is done, since the last
+ * block that begins to push waits for all of these: what A's stream does next finds all of it, and
+ * no store of e comes later. (Nothing acquires what B has stored: A's kernel ends, and what reads
+ * begins after it. NCCL's barriers rely on the same at a kernel's end.) When the two disagree about
+ * the count, B stores nothing and A waits for nothing: both compare the same two numbers. What goes
+ * in lines is stored by A itself, from its mailbox.
  *
  * Each exchange increments the epoch of all blocks, so modes and grids may change. After a timeout
  * a rank sends nothing any more, so nobody stores to it in later epochs.
@@ -286,8 +296,11 @@ static __device__ bool read_header(const kernel_args &a, uint32_t epoch, int p,
                                    struct alltoallv_header *h)
 {
   const char *at = slot(a, a.rank, p, epoch, this_block());
-  auto look_at_block_0 = [&] { return at = mailbox(a, a.rank, p, epoch), false; };
   line l[3];
+  auto look_at_block_0 = [&] {
+    at = mailbox(a, a.rank, p, epoch);
+    return false;
+  };
   if (!await_lines(a, epoch, p, at, ALLTOALLV_LINE_BYTES, l, look_at_block_0)) return false;
   *h = {number(l[ALLTOALLV_LINE_SENT]), number(l[ALLTOALLV_LINE_EXPECT]),
         number(l[ALLTOALLV_LINE_PLACE]), l[ALLTOALLV_LINE_SENT].word[2],

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two ranks of an exchange send each other, and the rules by which both come to the same
- * verdict, once for the kernel, its CPU version and the host. C and CUDA C++.
+ * verdict, once for the kernel and the host. C and CUDA C++.
  *
  * The exchanges of a handle are numbered; the number is the epoch. In each every rank first sends
  * every rank a header (what I send you, what I expect from you, where it shall go), zero counts
  * included. By being there it says two more things: "I have finished the epoch before" and "my
- * receive buffer is free". So nothing is overwritten too early: see read_header in wait.cuh. */
+ * receive buffer is free". So nothing is overwritten too early: see read_header in
+ * alltoallv_wait.cuh. */
 #ifndef ALLTOALLV_PROTOCOL_H
 #define ALLTOALLV_PROTOCOL_H
 
@@ -21,45 +22,62 @@
 #define ALLTOALLV_MAX_LSA_RANKS 72 /* the largest NVLink domain today */
 #define ALLTOALLV_MAX_BLOCKS 264   /* of one launch */
 #define ALLTOALLV_MAX_WINDOWS 64   /* receive buffers registered at the same time */
+#define ALLTOALLV_MAX_PAYLOADS 4   /* buffers with the same counts */
 
-/* The traffic between me and one peer, in bytes. */
+/* The traffic between me and one peer, in units: bytes where the host knows the counts, else
+ * elements. */
 struct alltoallv_pair {
-  uint64_t send_bytes;  /* what I send to it */
-  uint64_t send_offset; /* where that lies in my send buffer */
-  uint64_t recv_bytes;  /* what I expect from it */
-  uint64_t recv_offset; /* where that shall go in my receive buffer */
+  uint64_t sends;    /* what I send to it */
+  uint64_t sends_at; /* where that lies in my send buffer */
+  uint64_t gets;     /* what I expect from it */
+  uint64_t gets_at;  /* where that shall go in my receive buffer */
+};
+
+/* Buffers that are exchanged by the same counts. */
+struct alltoallv_payload {
+  const char *send;
+  char *recv;
+  uint64_t place; /* of recv, as peers find it: see struct alltoallv_window */
+  uint64_t unit;  /* bytes */
 };
 
 /* An exchange: what the host hands to the kernel, beside the pairs. */
 struct alltoallv_request {
-  const char *send;
-  char *recv;
-  uint64_t place;   /* of recv, as peers find it: see struct alltoallv_window */
-  uint32_t kind;    /* enum alltoallv_kind */
-  uint32_t element; /* bytes */
-  /* device counts: what fits, in elements, and device arrays */
-  uint64_t capacity;
+  uint32_t kind;    /* see enum alltoallv_kind */
+  uint32_t element; /* what the caller counts in, in bytes; device counts: of the first payload */
+  uint32_t payloads;
+  uint32_t widest; /* the largest unit of them */
+  struct alltoallv_payload payload[ALLTOALLV_MAX_PAYLOADS];
+  /* device counts: what fits, the largest count, in elements; and device arrays */
+  uint64_t room, most;
   const size_t *sendcounts, *sdispls;
   size_t *recvcounts, *rdispls, *needed;
 };
 
 /* ---- the header --------------------------------------------------------------------------- */
 
-/* What kind of exchange this is. Two ranks that disagree have made different calls. */
+/* What kind of exchange this is, plus 4 for each payload after the first. Two ranks that disagree
+ * have made different calls. */
 enum alltoallv_kind {
   ALLTOALLV_KIND_HOST = 1,   /* both know the counts */
   ALLTOALLV_KIND_PACKED = 2, /* counts on the device, parts one after the other */
   ALLTOALLV_KIND_SLOTS = 3,  /* counts on the device, parts in slots of one size */
 };
 
+ALLTOALLV_RULE int alltoallv_in_slots(uint32_t kind)
+{
+  return kind % 4 == ALLTOALLV_KIND_SLOTS;
+}
+
 /* What a rank writes at a peer begins with a slot of four lines for each of its blocks. Three are a
- * header, each one 64-bit and one 32-bit number. Block 0 sends one to every peer; for a large pair
- * with host counts each block b does, to block b of the peer, so that no block waits for another.
- * With device counts the sender's row of counts comes after the slots: a line for each rank, with
- * the elements that it is sent | kind + 256 * blocks of the sender's launch. */
+ * header, each one 64-bit and one 32-bit number. Block 0 sends one to every peer. With host counts
+ * and a large pair each block b does that pushes, to block b of the peer, so that no block waits
+ * for another. With device counts block 0 sends one for each payload, in slot after slot, and the
+ * row of counts comes after the slots: a line for each rank, with the elements that it is sent |
+ * kind + 256 * the blocks that push. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
-  ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: what fits */
+  ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: elements that fit */
   ALLTOALLV_LINE_PLACE = 2,  /* where your data shall go | bytes of my elements */
   ALLTOALLV_LINE_DONE = 3,   /* this block has stored its share of a large pair */
   ALLTOALLV_SLOT_LINES = 4,
@@ -69,6 +87,9 @@ struct alltoallv_header {
   uint64_t sent, expect, place;
   uint32_t kind, element;
 };
+
+/* The first epoch of a handle: its scratch memory is clear. */
+#define ALLTOALLV_FIRST_EPOCH 5
 
 /* After 0xffffffff, which takes some 3 hours of exchanges, comes 2: 0 marks a line that was never
  * written, and odd and even numbers have to alternate. */
@@ -90,51 +111,70 @@ ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 
 /* ---- verdicts ----------------------------------------------------------------------------- */
 
-/* Counts >= 2^55 bytes are clamped to [2^55, 2^56): too large for any buffer, small enough to be
+/* Counts of 2^55 bytes or more become request.most: too large for any buffer, small enough to be
  * multiplied and added up without overflow. */
 #define ALLTOALLV_TOO_MANY ((uint64_t)1 << 55)
 
-ALLTOALLV_RULE uint64_t alltoallv_clamp_count(uint64_t count, uint32_t element)
+ALLTOALLV_RULE uint64_t alltoallv_least(uint64_t a, uint64_t b)
 {
-#ifdef __CUDA_ARCH__
-  const uint64_t most = (uint64_t)1 << (24 + __clz((int)element));
-#else
-  const uint64_t most = (uint64_t)1 << (24 + __builtin_clz(element));
-#endif
-  return count < most ? count : most;
+  return a < b ? a : b;
 }
 
-/* Device counts: does what rank d shall receive fit there? counts[s * stride + d]: elements from s
- * to d; room: bytes of a slot at d, or of all that it receives. If not, *source and *needs say what
- * does not, and how many bytes that is; source -1: the sum. */
-ALLTOALLV_RULE int alltoallv_fits(const uint64_t *counts, size_t stride, int n, int d,
-                                  uint32_t kind, uint32_t element, uint64_t room, int *source,
-                                  uint64_t *needs)
+/* Device counts, when the rows of all ranks are there: every rank knows the same matrix, in
+ * elements, and comes to the same verdict. counts[s * stride + d] go from s to d, and at d there is
+ * room for rooms[d * stride], in a slot or in all. */
+struct alltoallv_matrix {
+  const uint64_t *counts, *rooms;
+  size_t stride;
+  int n, slots;
+};
+
+/* Where the part from s begins in the receive buffer of d. */
+ALLTOALLV_RULE uint64_t alltoallv_part_at(const struct alltoallv_matrix *m, int s, int d)
 {
-  uint64_t total = 0;
+  uint64_t at = 0;
+  if (m->slots) return (uint64_t)s * m->rooms[(size_t)d * m->stride];
 #ifdef __CUDA_ARCH__
 #pragma unroll 1 /* instructions have to be fetched, too */
 #endif
-  for (*source = 0; *source < n; ++*source) {
-    *needs = counts[(size_t)*source * stride + (size_t)d] * element;
-    total += *needs;
-    if (kind == ALLTOALLV_KIND_SLOTS && *needs > room) return 0;
+  for (int q = 0; q < s; q++) at += m->counts[(size_t)q * m->stride + (size_t)d];
+  return at;
+}
+
+/* Does what rank d shall receive fit there? If not, *source and *needs say what does not, and how
+ * many elements that is; source -1: the sum. */
+ALLTOALLV_RULE int alltoallv_fits(const struct alltoallv_matrix *m, int d, int *source,
+                                  uint64_t *needs)
+{
+  const uint64_t room = m->rooms[(size_t)d * m->stride];
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+  for (*source = 0; m->slots && *source < m->n; ++*source) {
+    *needs = m->counts[(size_t)*source * m->stride + (size_t)d];
+    if (*needs > room) return 0;
   }
-  *source = -1, *needs = total;
-  return kind == ALLTOALLV_KIND_SLOTS || total <= room;
+  *source = -1;
+  *needs = m->slots ? 0 : alltoallv_part_at(m, m->n, d);
+  return *needs <= room;
 }
 
 /* ---- what a rank remembers from one exchange to the next ---------------------------------- */
 
 /* In device memory, because numbers that the host passed would freeze in a graph. Each block of the
- * kernel has a copy of the first two, which it reads by one load. The CPU version has block 0. */
+ * kernel has a copy of the first two, which it reads by one load: a hundred blocks that read one
+ * word would queue up. */
 struct alltoallv_state {
   struct {
     uint32_t epoch;  /* the last one */
     uint32_t broken; /* a wait was given up: forever */
   } __attribute__((aligned(8))) block[ALLTOALLV_MAX_BLOCKS];
   uint32_t reported; /* last epoch that has reported an error */
-  uint32_t taken[2]; /* by parity of the epoch: rounds of tiles handed out, see push_tiles */
+  struct {
+    uint32_t pushed[ALLTOALLV_MAX_PAYLOADS]; /* tiles handed out: see push_tiles */
+    uint32_t own[ALLTOALLV_MAX_PAYLOADS];    /* and those of the rank's own part: see copy_own */
+    uint32_t begun;                          /* blocks that have begun to push: see push_bodies */
+  } taken[2];                                /* [parity of the epoch] */
 };
 
 /* ---- errors that the device finds --------------------------------------------------------- */
@@ -143,7 +183,7 @@ enum alltoallv_error_kind {
   ALLTOALLV_ERROR_NONE = 0,
   ALLTOALLV_ERROR_MISMATCH, /* sent != expected */
   ALLTOALLV_ERROR_KIND,     /* different calls; sent and expected are the kinds */
-  ALLTOALLV_ERROR_CAPACITY, /* sent: bytes needed, expected: bytes that fit */
+  ALLTOALLV_ERROR_CAPACITY, /* sent: elements needed, expected: elements that fit */
   ALLTOALLV_ERROR_TIMEOUT,  /* nothing came from source */
 };
 
@@ -153,7 +193,8 @@ struct alltoallv_error {
   int kind;
   int source, destination;
   uint64_t sent, expected;
-  uint32_t element; /* bytes of what the rank that reports it counts */
+  uint32_t element; /* bytes of what the rank that reports it counts; 1: these are elements */
+  uint32_t epoch;   /* which exchange of the handle */
 };
 
 /* One record for what the handle survives, one for the timeout, which it does not. */
@@ -170,15 +211,15 @@ struct alltoallv_errors {
 #define ALLTOALLV_GROUP_LINES (32 * 4)
 
 /* The scratch memory is mailbox[parity of the epoch][source]; a mailbox has slots, the row of
- * counts and LL lines. In bytes: */
+ * counts, and as many groups of lines as ll_bytes takes, an equal part for each payload. */
 #define ALLTOALLV_SLOT_BYTES (ALLTOALLV_SLOT_LINES * ALLTOALLV_LINE_BYTES)
 #define ALLTOALLV_COUNTS_AT (ALLTOALLV_MAX_BLOCKS * ALLTOALLV_SLOT_BYTES)
 #define ALLTOALLV_LL_AT (ALLTOALLV_COUNTS_AT + ALLTOALLV_MAX_LSA_RANKS * ALLTOALLV_LINE_BYTES)
 
-ALLTOALLV_RULE uint32_t alltoallv_mailbox_bytes(size_t ll_threshold)
+ALLTOALLV_RULE uint32_t alltoallv_mailbox_bytes(size_t ll_bytes)
 {
-  const size_t groups = (ll_threshold + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
-  return (uint32_t)(ALLTOALLV_LL_AT + groups * ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES);
+  return (uint32_t)(ALLTOALLV_LL_AT + ll_bytes / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_LINES *
+                                          ALLTOALLV_LINE_BYTES);
 }
 
 #endif

@@ -4,12 +4,12 @@
  *   sendrecv.c     everything: NCCL's own buffers and handshakes for every pair
  *   barrier.cu     small exchanges: three trips over the link, one after the other
  *   lines.cu       large exchanges: half of what crosses the link is epochs, all is copied twice
- *   copy_engine.c  all but large exchanges: flags between streams. No CUDA graph can capture it
+ *   copy_engine.c  all but large exchanges: messages of NCCL before and after the copies
  *
  * The last three need ranks that share memory. None notices that counts disagree or that a peer
  * will never come. A failed call ends the job. */
-#ifndef SIMPLE_H
-#define SIMPLE_H
+#ifndef ALLTOALLV_SIMPLE_H
+#define ALLTOALLV_SIMPLE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,7 +34,7 @@ struct line {
 
 /* Device memory that the peers write, zeros at first. */
 struct scratch {
-  unsigned flags[2][SIMPLE_MAX_RANKS];     /* for copy engine */
+  unsigned words[SIMPLE_MAX_RANKS];        /* for copy engine */
   struct scratch *peers[SIMPLE_MAX_RANKS]; /* where this rank sees that of each rank */
   uint64_t epochs[SIMPLE_MAX_BLOCKS];      /* for lines: the last one, a copy for each block */
   struct line lines[];                     /* [epoch & 1][source][SIMPLE_LINES] */
@@ -80,10 +80,7 @@ void copy_engine_call(const struct exchange *x, const char *send, char *recv, cu
 const char *simple_open(struct exchange *x);
 void simple_close(struct exchange *x);
 
-/* The steps of copy engine. Sets flag `which` of this rank at all others to which `notify` has a
- * count, then waits for those of the ranks from which `await` has one. */
-void signal_and_wait(const struct exchange *x, int which, const size_t *notify, const size_t *await,
-                     cudaStream_t stream);
+/* The copies of copy engine alone. */
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "alltoallv.h"
-#include "protocol.h"
+#include "alltoallv_protocol.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,8 +20,8 @@ struct alltoallv_window {
   size_t bytes;
   ncclWindow_t window;
   void *peers[ALLTOALLV_MAX_LSA_RANKS]; /* where this rank sees the memory of each */
-  /* Where a header says that it is, the same on all ranks. On GPUs so many bytes after the scratch
-   * memory of the same rank; for the CPU version its number, in the upper 16 bits. */
+  /* Where a header says that it is, the same on all ranks: so many bytes after the scratch memory
+   * of the same rank. */
   uint64_t place;
 };
 
@@ -29,7 +29,7 @@ struct alltoallv_handle {
   ncclComm_t comm;
   int rank, n;
   alltoallv_config_t config; /* max_blocks: of all ranks the least */
-  size_t ll_threshold;       /* pairs up to this size take lines */
+  size_t ll_bytes;           /* pairs up to this size take lines: whole groups */
   uint32_t first_epoch;
   char why[160];
 
@@ -50,9 +50,9 @@ struct alltoallv_handle {
   cudaStream_t words_stream;
 };
 
-/* With what only tests change: ll_threshold (SIZE_MAX: not changed) and the first epoch. */
-ncclResult_t alltoallv_init_with(ncclComm_t comm, const alltoallv_config_t *config,
-                                 size_t ll_threshold, uint32_t first_epoch, alltoallv_t *handle);
+/* With what only tests change: ll_bytes (0: not changed) and the first epoch. */
+ncclResult_t alltoallv_create_with(ncclComm_t comm, const alltoallv_config_t *config,
+                                   size_t ll_bytes, uint32_t first_epoch, alltoallv_t *handle);
 
 /* Collective, waits. The first `words` words of h->words of every rank, at most 2 n + 16, reach
  * h->words of all: those of rank r are at h->words + r * words. */
@@ -61,7 +61,7 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 /* What each rank says of itself when a handle is made or a buffer registered. */
 enum { ALLTOALLV_TEXT = 80 };
 struct alltoallv_answer {
-  uint64_t result, max_blocks;
+  uint64_t result, max_blocks, method;
   char text[ALLTOALLV_TEXT];
 };
 
@@ -93,38 +93,26 @@ const char *alltoallv_nccl_reason(ncclResult_t result);
   } while (0)
 
 /* An error of an exchange, found by the host; an earlier one that was not read yet stays. */
-void alltoallv_report(struct alltoallv_error *record, int kind, int source, int destination,
-                      uint64_t sent, uint64_t expected, uint32_t element);
+void alltoallv_report(struct alltoallv_error *record, const struct alltoallv_error *found);
 
 /* ncclRemoteError if a wait has been given up: other ranks may not come any more. */
 ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h);
 
 /* ---- exchanges ---------------------------------------------------------------------------- */
 
-/* Device counts that the host sees: clamps the rank's own, and fills that side of `pairs`. */
-void alltoallv_own_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
-                          uint64_t *counts, const uint64_t *sdispls, struct alltoallv_pair *pairs);
-/* When all rows are here. rooms[d * stride] and counts: see alltoallv_fits.
- * Completes `pairs` and fills outcome[], n each: recvcounts, rdispls, needed. Does everything fit
- * everywhere? If not, the first thing that does not is reported, the same on every rank. */
-bool alltoallv_share_counts(const struct alltoallv_handle *h, const struct alltoallv_request *x,
-                            const uint64_t *rooms, const uint64_t *counts, size_t stride,
-                            struct alltoallv_pair *pairs, uint64_t *outcome);
-
 /* An exchange by send/recv. Counts from the host are in h->pairs. */
 ncclResult_t alltoallv_sendrecv(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                 cudaStream_t stream);
 
-/* ---- the kernel's side: lsa.cu, or its CPU version ---------------------------------------- */
+/* ---- the kernel's side: lsa.cu ------------------------------------------------------------ */
 
 /* Why the kernel cannot run on this rank; "" if it can. Each rank's answer is the PCI id of its
  * GPU. *blocks: the most that a launch can have. Not collective. */
 const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
                                   const struct alltoallv_answer *gpus, int *blocks);
 
-/* The most bytes that a rank sends as lines, to all others together. Above it lines, of which a
- * quarter is no data, take longer than waiting for headers. */
-extern const size_t alltoallv_lsa_threshold;
+/* ll_bytes for so many ranks. */
+size_t alltoallv_lsa_lines(int n);
 
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);

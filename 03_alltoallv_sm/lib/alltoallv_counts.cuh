@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device counts: every rank tells every other its whole row of counts, and what fits at its own. */
+#ifndef ALLTOALLV_COUNTS_CUH
+#define ALLTOALLV_COUNTS_CUH
+
+#include "alltoallv_push.cuh"
+
+/* Block 0 sends every rank, this one included, the whole row of counts and a header for each
+ * payload. A broken rank sends no rows: a peer that sees a row may rely on the data. */
+static __device__ void send_rows(const kernel_args &a)
+{
+  const int entries = a.n * a.n, last = (int)(blockDim.x - 1 - threadIdx.x);
+  int t = threadIdx.x;
+  uint64_t count = 0;
+  if (t < entries) count = a.x.sendcounts[t % a.n]; /* on its way with the epoch */
+  const struct beginning now = begin_exchange(a);
+  clear_stale_lines(a, now.epoch);
+  if (now.broken) return;
+
+  for (int k = 0; last < a.n && k < a.x.payloads; k++) { /* the first threads have rows to send */
+    const struct alltoallv_payload &l = a.x.payload[k];
+    send_header(a, now.epoch, last, k, {0, a.x.room, l.place, a.x.kind, (uint32_t)l.unit});
+  }
+  for (; t < entries; t += blockDim.x) {
+    const int to = t / a.n, entry = t % a.n;
+    if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* with more than 22 ranks */
+    store_number(mailbox(a, to, a.rank, now.epoch) + ALLTOALLV_COUNTS_AT, entry,
+                 alltoallv_least(count, a.x.most), a.x.kind + 256 * a.push_blocks, now.epoch);
+  }
+}
+
+/* My own counts and displacements, from device memory into b.pairs. Is any pair large? If the
+ * counts so far exceed 2^55 bytes, all later pairs are as large. So none of their data are sent
+ * before the check finds that they do not fit. */
+static __device__ bool load_counts(const kernel_args &a, block_state &b)
+{
+  const int p = threadIdx.x;
+  bool large = false;
+  if (threadIdx.x == blockDim.x - 1) { /* not the warp of the counts: no load waits for another */
+    const struct beginning now = begin_exchange(a);
+    b.epoch = now.epoch, b.stop = now.broken, b.misfit = a.n;
+  }
+  if (p < a.n) {
+    uint64_t count = alltoallv_least(a.x.sendcounts[p], a.x.most), before = 0;
+#pragma unroll 1
+    for (int first = 0; first < p; first += 8) { /* 8 loads at once, in little code */
+      uint64_t counts[8];
+#pragma unroll
+      for (int u = 0; u < 8; u++) counts[u] = first + u < p ? a.x.sendcounts[first + u] : 0;
+#pragma unroll
+      for (int u = 0; u < 8; u++) before += alltoallv_least(counts[u], a.x.most);
+    }
+    if (before >= a.x.most) count = a.x.most;
+    b.pairs[p] = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
+    large = has_body(a, count);
+  }
+  return __syncthreads_or(large);
+}
+
+/* Receives the rows of all ranks. Then every rank knows the matrix and what fits where, and comes
+ * to the same verdict: if anything does not fit anywhere, no rank moves anything. Completes b;
+ * block 0 tells the caller what comes, and reports what is wrong. False: do not move anything;
+ * b.stop: because something has not come. gets: is any pair large that comes?
+ *
+ * A thread has one entry of the matrix, or what a rank says of a receive buffer. (A column per
+ * thread took 0.4 us longer.) The last threads begin: the first ones are still sending lines. */
+static __device__ bool share_counts(const kernel_args &a, block_state &b, bool &gets)
+{
+  extern __shared__ uint64_t sent[]; /* [source * stride + destination], and the room of source */
+  const int n = a.n, stride = n + 1, entries = n * n, all = entries + n * (int)a.x.payloads;
+  const uint32_t epoch = b.epoch;
+  for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < all; i += blockDim.x) {
+    const bool entry = i < entries;
+    int source = entry ? i / n : i - entries, k = 0;
+    for (; source >= n; source -= n) k++; /* shorter than a division */
+    const char *lines =
+        mailbox(a, a.rank, source, epoch) +
+        (entry ? ALLTOALLV_COUNTS_AT + i % n * ALLTOALLV_LINE_BYTES
+               : k * ALLTOALLV_SLOT_BYTES + ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
+    /* a rank that made another call may send no row */
+    auto in_vain = [&] { return contradicts(a, epoch, source, 0); };
+    line l[2]; /* of an entry one, twice */
+    const bool come =
+        await_lines(a, epoch, source, lines, entry ? 0 : ALLTOALLV_LINE_BYTES, l, in_vain);
+    /* counts mean the same only where the elements have the same size */
+    const bool same = entry ? l[0].word[2] % 256 == a.x.kind : l[1].word[2] == a.x.payload[k].unit;
+    if (!come || !same) {
+      *(volatile int *)&b.stop = 1;
+      if (this_block() == 0 && (come || in_vain()))
+        report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0});
+    } else if (entry) {
+      sent[source * stride + i % n] = number(l[0]);
+      b.blocks[source] = l[0].word[2] / 256;
+    } else {
+      sent[source * stride + n] = number(l[0]);
+      b.place[k][source] = number(l[1]);
+    }
+  }
+  __syncthreads();
+
+  const struct alltoallv_matrix matrix = {sent, sent + n, (size_t)stride, n,
+                                          alltoallv_in_slots(a.x.kind)};
+  const int p = threadIdx.x;
+  const bool comes = p < n && !b.stop;
+  uint64_t needs;
+  int source;
+  if (comes) {
+    struct alltoallv_pair &pair = b.pairs[p];
+    pair.gets = sent[p * stride + a.rank];
+    pair.gets_at = alltoallv_part_at(&matrix, p, a.rank);
+    const uint64_t at = alltoallv_part_at(&matrix, a.rank, p);
+    for (int k = 0; k < a.x.payloads; k++) b.place[k][p] += at * a.x.payload[k].unit;
+    if (p == a.rank || !has_body(a, pair.gets)) b.blocks[p] = 0;
+    if (!alltoallv_fits(&matrix, p, &source, &needs)) atomicMin(&b.misfit, p);
+  }
+  gets = __syncthreads_or(comes && p != a.rank && has_body(a, b.pairs[p].gets));
+  const bool moves = !b.stop && b.misfit == n;
+  if (this_block() != 0) return moves;
+
+  if (p < n) { /* where nothing moves, what comes next on the stream takes nothing for data */
+    const struct alltoallv_pair &pair = b.pairs[p];
+    a.x.recvcounts[p] = moves ? pair.gets : 0;
+    if (a.x.needed != NULL) a.x.needed[p] = pair.gets;
+    if (a.x.rdispls != NULL) a.x.rdispls[p] = moves ? pair.gets_at : 0;
+  }
+  if (comes && p == b.misfit)
+    report_counts(a, epoch, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n]});
+  return moves;
+}
+
+/* Bodies, when the rows have come. Out of line, so that without large pairs the code that a block
+ * runs through is short. */
+static __device__ __noinline__ void push_device(const kernel_args &a, block_state &b, bool numbered)
+{
+  if (!numbered && threadIdx.x < a.n) b.tiles[threadIdx.x] = 0; /* there is nothing to send */
+  __syncthreads();
+  push_bodies(a, b);
+}
+
+#endif
