@@ -129,8 +129,8 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_note(me, "AlltoAllV: %s", how);
   CUDACHECK(cudaMemsetAsync(window, 0xFF, elements * sizeof(float), stream));
   CUDACHECK(cudaStreamSynchronize(stream)); /* so that a result of STEP 6 cannot pass */
-  ALLTOALLVCHECK(alltoallv(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
-                           sizeof(float), handle, stream));
+  ALLTOALLVCHECK(alltoallv(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
+                           sizeof(float), stream));
   CUDACHECK(cudaStreamSynchronize(stream));
   ALLTOALLVCHECK(alltoallv_get_async_error(handle, &async_error, NULL, NULL));
   ALLTOALLVCHECK(async_error); /* counts of two ranks that differ, or a peer that did not come */

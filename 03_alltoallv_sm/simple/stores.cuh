@@ -5,7 +5,7 @@
 
 #include <nccl_device.h>
 
-#include "simple.h"
+#include "alltoallv_simple.h"
 
 enum { THREADS = SIMPLE_THREADS };
 
