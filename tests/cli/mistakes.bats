@@ -65,8 +65,8 @@ register='ncclComm(Window)?Register\(comm, (recvbuff|sendbuff)'
 @test "02: lines of odd and of even calls in the same half: one is replaced unread, and its reader waits" {
   local changed=$WORK/02
   cp -r "$TOP/02_allreduce_sm" "$changed"
-  sed -i 's/epoch & 1/epoch \& 0/' "$changed/lib/allreduce_protocol.h"
-  grep -q 'epoch & 0' "$changed/lib/allreduce_protocol.h"
+  sed -i 's/epoch & 1/epoch \& 0/' "$changed/lib/protocol.h"
+  grep -q 'epoch & 0' "$changed/lib/protocol.h"
   gcc -std=c11 -D_GNU_SOURCE -DCPU_STANDIN -pthread -I"$changed" -I"$changed/lib" -isystem "$TOP/common/cpu/include" \
     -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" -I"$TOP/common/verify" -I"$TOP/common/bench" -o "$WORK/program" \
     "$changed"/{main,bench,program,lib/allreduce,cpu/device_cpu,cpu/plain,simple/simple_cpu}.c \
