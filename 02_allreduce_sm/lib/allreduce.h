@@ -32,7 +32,7 @@
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others. A graph with such calls must
  *   not be launched after allreduce_destroy.
- * - On GPUs of compute capability 9.0 and later, calls of up to 16 MiB are launched while the
+ * - On GPUs of compute capability 9.0 and later, calls of up to 8 MiB are launched while the
  *   previous kernel in the stream ends, and wait for that end on the device (programmatic dependent
  *   launch). The previous kernel, if launched in this way, must have waited as well. NCCL's
  *   symmetric kernels do not from 2.28.3 until 2.30.7 (fixed): put a node that is not a kernel

@@ -33,7 +33,7 @@
  * They replace those of e - 2 or of an older call, which B has read. Those of e - 1, which B may
  * still be reading, are in the other half. The method of a call, its elements and blocks, and
  * whether it comes from a graph do not matter: each call increments the epoch.
- * tests/unit/test_protocol_allreduce.c goes through all orders of events.
+ * tests/races.sh runs the kernels in many orders of events.
  *
  * Why B takes no mark of an older call for one of e. B sets each piece that it has read to 0, and
  * it has read all pieces that A stored in older calls: the ranks have made the same calls, and a

@@ -99,7 +99,7 @@ ALLREDUCE_RULE int allreduce_counts(uint64_t flag, uint64_t tag, uint32_t chunks
 
 /* The most bytes of a pushed vector whose kernel is launched early: larger calls take longer then.
  * And of scratch memory for the chunks of pushes. */
-#define ALLREDUCE_EARLY_BYTES ((size_t)16 << 20)
+#define ALLREDUCE_EARLY_BYTES ((size_t)8 << 20)
 #define ALLREDUCE_SLOT_BYTES ((size_t)48 << 20)
 
 /* The offset in a rank's scratch memory of a flag of rank `source`, in bytes. */

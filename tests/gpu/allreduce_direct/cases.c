@@ -118,6 +118,11 @@ static void test_limits(struct test *t)
   config = small_limits(t);
   if (t->me->rank == 0) config.wide_bytes = -1;
   run_calls(t, random_calls(t, 40, 7), &config, 0, "no wide lines on one rank");
+  config = small_limits(t);
+  config.no_early_launch = 1;
+  allreduce_t handle = make_handle(t, &config);
+  result(t, handle->overlaps ? EXIT_WRONG_DATA : EXIT_VERIFIED, "early launch is off");
+  destroy_handle(t, handle);
 }
 
 /* Elements, so that each of the methods has its turn: see small_limits. */
