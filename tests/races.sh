@@ -16,7 +16,7 @@ make -s -j "$(nproc)" CPU=1 RACES=1 02_allreduce_sm 03_alltoallv_sm $build/tests
 race() {
   local output
   NTHREADS=$1
-  output=$(timeout 300 "$build/${@:2}" --timeout 60 2>&1) && return
+  output=$(timeout 300 "$build/$2" "${@:3}" --timeout 60 2>&1) && return
   grep -v '^ok' <<<"$output"
   echo "FAILED; again: for i in {1..9}; do NTHREADS=$NTHREADS CPU_STANDIN_RACES=$CPU_STANDIN_RACES $build/${*:2} --timeout 60; done"
   failed=1
@@ -29,7 +29,7 @@ for CPU_STANDIN_RACES in "${@:-1}"; do
     race $ranks allreduce_sm --bench --minbytes 4K --maxbytes 4K --iters 20 --repetitions 3
   done
 done
-for CPU_STANDIN_RACES in $(seq 12); do # quick, and few chances
+for CPU_STANDIN_RACES in $(seq 30); do # quick, with few chances
   for ranks in 2 3; do race $ranks alltoallv_sm --method barrier --count 6K --pattern random; done
 done
 exit $failed

@@ -29,7 +29,7 @@ my $text = do { local $/; <$preprocessed> };
 close($preprocessed) or exit 1;
 
 # kernel<<<grid>>>(  ->  cpu_kernel(function, grid)(
-$text =~ s/([A-Za-z_]\w*(?:<[^<>;{}]*>)?)\s*<<<(.*?)>>>\s*\(/cpu_kernel([](auto... cpu_arguments) { $1(cpu_arguments...); }, $2)(/gs;
+$text =~ s/([A-Za-z_]\w*(?:<[^<>;{}]*>)?)\s*<<<(.*?)>>>\s*\(/cpu_kernel([](const auto &... cpu_arguments) { $1(cpu_arguments...); }, $2)(/gs;
 # NULL keeps the type of a pointer on its way through a launch
 $text =~ s/\b__null\b/nullptr/g;
 
