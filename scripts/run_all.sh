@@ -22,7 +22,7 @@ begin_checks 2
 run() { # run LAUNCHER PROGRAM
   local code=0
   build_and_run "$@" || code=$?
-  [ "$2" != allreduce_timeout ] || [ $code = 77 ] || return $((code != 4)) # it shows how to give up
+  [[ $2$code != allreduce_timeout4 ]] || return 0 # it shows how to give up
   return $code
 }
 
