@@ -54,7 +54,7 @@ OPENMP := $(if $(findstring clang,$(CC)),-Wno-unknown-pragmas,-fopenmp)# for 04'
 # $(1) is there; or make ends: there is no $(2), and $(3) is allowed
 need = $(if $(1),,$(error no $(2); allowed: $(3)))
 NAMES = CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1)
-compiler = $(call need,$(shell command -v $(firstword $(1))),$(firstword $(1)),$(NAMES))
+compiler = $(call need,$(shell command -v $(firstword $(1))),$(1),$(NAMES))
 MISSING = $(call compiler,$(CC))$(call compiler,$(COMPILER))
 
 # whatever CFLAGS say, NaN is no number and sums keep their bits: verification relies on both
@@ -288,7 +288,7 @@ make both                   ... for both launchers, in build/
 make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
                             example: only that one (NP=ranks with MPI=1, else NTHREADS=ranks; ARGS='--bench')
 make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
-make compile_commands.json  the commands of the compiler, for clangd and the like
+make compile_commands.json  the commands of the compiler
 make install                programs, headers, libraries to [DESTDIR]PREFIX
 make clean                  remove everything that was built
 Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;

@@ -282,6 +282,5 @@ if __name__ == "__main__":
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what cannot be written, Python would try to write again
         die(f"a file cannot be read or written: {problem}")
     except Exception as problem:  # whatever the files are: exit code 1 would mean SLOWER
-        name = type(problem).__name__
-        die(f"not understood: {name}, {problem}; allowed: CSV files of --bench, provenance.txt of bench.sh")
+        die(f"not understood: {problem!r}; allowed: CSV files of --bench, provenance.txt of bench.sh")
     sys.exit(code)

@@ -40,15 +40,11 @@ build_gpu() {
 variant() { make -s -j "$lanes" CPU=1 STRICT=1 VARIANT="$1" "${@:2}" "${programs[@]/#/build/cpu-pthread-$1/}"; }
 build_clang() { variant clang CC=clang CFLAGS=-O0 tests; }
 aarch64() { # as on Grace; qemu runs the programs
-  local program
+  local run
   variant aarch64 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++ CFLAGS=-O1 || return
-  for program in "${programs[@]}"; do
-    case $program in
-    sparse_allreduce) program+=" --count 3000 --steps 5" ;;
-    sparse_training) program+=" --epochs 1" ;;
-    esac
+  for run in allreduce_ub allreduce_sm alltoallv_sm "sparse_allreduce --count 3000 --steps 5"; do
     # shellcheck disable=SC2086 # words
-    NTHREADS=3 "${LIMIT[@]}" qemu-aarch64 -L /usr/aarch64-linux-gnu build/cpu-pthread-aarch64/$program || return
+    NTHREADS=3 "${LIMIT[@]}" qemu-aarch64 -L /usr/aarch64-linux-gnu build/cpu-pthread-aarch64/$run || return
   done
 }
 
