@@ -7,8 +7,9 @@
  * ends what the communicator runs on this GPU, and frees it; ncclCommDestroy would wait as well.
  *
  * Build and run:  make, then ./allreduce_timeout or mpirun -np N ./allreduce_timeout
- * Here the last rank leaves out its second AllReduce. Each of the others ends with the line:
- * [rank 0] AllReduce 2: nothing has come for some time; has a rank died? */
+ * The last line of a good run is: Both AllReduces came
+ * With --dead-rank 1 that rank leaves out the second one, and each of the others ends with the
+ * line: [rank 0] AllReduce 2: nothing has come for some time; has a rank died? */
 #include <time.h>
 #include <unistd.h>
 #include <cuda_runtime.h>
@@ -17,6 +18,13 @@
 #include "launcher.h"
 
 enum { COUNT = 1024, PATIENCE = 3 /* seconds */ };
+
+static long dead_rank = -1;
+static const struct option_spec own_options[] = {
+    {"dead-rank", 0, OPTION_LONG, &dead_rank, "RANK", "leaves out its second AllReduce (none)", 0,
+     1023},
+    {0},
+};
 
 /* Waits for the stream. False, after a line on stderr, if that is in vain. */
 static bool wait_with_patience(int number, ncclComm_t comm, cudaStream_t stream)
@@ -58,17 +66,19 @@ static int run(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaMemsetAsync(buffer, 0, COUNT * sizeof *buffer, stream));
 
   for (int number = 1; number <= 2 && all_came; number++) {
-    if (number == 2 && me->rank == me->nranks - 1) break; /* dies, as it were */
+    if (number == 2 && me->rank == dead_rank) break;
     NCCLCHECK(ncclAllReduce(buffer, buffer, COUNT, ncclFloat, ncclSum, comm, stream));
     all_came = wait_with_patience(number, comm, stream);
   }
 
   /* All ranks that live abort. Then the stream is free again, and they could make a communicator
    * without the dead rank (NCCL 2.27 has ncclCommShrink for that). */
-  NCCLCHECK(ncclCommAbort(comm));
+  NCCLCHECK(all_came && dead_rank < 0 ? ncclCommDestroy(comm) : ncclCommAbort(comm));
   CUDACHECK(cudaFree(buffer));
   CUDACHECK(cudaStreamDestroy(stream));
-  return all_came ? EXIT_VERIFIED : EXIT_TIMEOUT;
+  const int code = launcher_agree(me, all_came ? EXIT_VERIFIED : EXIT_TIMEOUT);
+  if (code == EXIT_VERIFIED) launcher_print(me, "Both AllReduces came\n");
+  return code;
 }
 
 int main(int argc, char **argv)
@@ -76,6 +86,7 @@ int main(int argc, char **argv)
   static const struct program program = {
       .name = "allreduce_timeout",
       .summary = "a rank dies, and the others end with a sentence",
+      .options = own_options,
       .run = run,
       .types = "float",
   };

@@ -52,6 +52,9 @@ wrong() {
   for launcher in $LAUNCHERS; do
     ln -sf "$TOP/build/cpu-$launcher/allreduce_timeout" "$WORK/program"
     start "$launcher" 4 01_allreduce_ub
+    exits_with 0
+    prints '^Both AllReduces came$'
+    start "$launcher" 4 01_allreduce_ub --dead-rank 3
     exits_with 4
     for rank in 0 1 2; do says "^\[rank $rank\] AllReduce 2: "; done
     says 'AllReduce 2: nothing has come for some time; has a rank died\?$'
