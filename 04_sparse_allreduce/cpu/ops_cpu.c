@@ -243,20 +243,15 @@ ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list f
                              struct sparse_list to, struct sparse_selection *selection,
                              cudaStream_t stream)
 {
-  const struct call c = {.run = run_select,
-                         .found = sparse_sums_found,
-                         .from = from,
-                         .list = to,
+  const struct call c = {run_select, .found = sparse_sums_found, .from = from, .list = to,
                          .selection = selection};
   return enqueue(m, stream, c);
 }
 
 ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const struct call c = {.run = run_select,
-                         .found = sparse_offered_found,
-                         .from = sparse_offered(m),
-                         .list = sparse_offered(m),
+  const struct sparse_list list = sparse_offered(m);
+  const struct call c = {run_select, .found = sparse_offered_found, .from = list, .list = list,
                          .selection = &m->state->selection};
   return enqueue(m, stream, c);
 }

@@ -46,32 +46,20 @@ static void use_density(struct sparse_allreduce_handle *h, double density)
   sparse_allreduce_sizes(m->n, density, &m->k, NULL);
 }
 
-/* On the host's side of the state: lists that always have k entries, of all ranks; */
-static void expect_lists(struct sparse_allreduce_handle *h)
+/* On the host's side of the state: lists that always have k entries, of all ranks; in the tree of
+ * this rank, where it is offered, and of a peer. */
+static void expect_k_entries(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
   struct sparse_state *s = h->state;
-  for (int p = 0; p < m->nranks; p++) {
+  const bool tree = h->path->sums == SPARSE_SUMS_UP_A_TREE;
+  const uint64_t lists = tree ? 2 : (uint64_t)m->nranks;
+  const uint64_t apart = tree ? (uint64_t)(m->received - m->offered) : m->k;
+  for (uint64_t p = 0; p < lists; p++) {
     s->send_counts[p] = s->received_counts[p] = m->k;
-    s->received_displs[p] = (uint64_t)p * m->k;
+    s->received_displs[p] = p * apart;
   }
   s->result_count = m->k;
-}
-
-/* in the tree those of this rank, where it is offered, and of a peer. */
-static void expect_two_lists(struct sparse_allreduce_handle *h)
-{
-  struct sparse_state *s = h->state;
-  s->received_counts[0] = s->received_counts[1] = s->result_count = h->m.k;
-  s->received_displs[1] = (uint64_t)(h->m.received - h->m.offered);
-}
-
-static void expect_k_entries(struct sparse_allreduce_handle *h)
-{
-  if (h->path->sums == SPARSE_SUMS_UP_A_TREE)
-    expect_two_lists(h);
-  else
-    expect_lists(h);
 }
 
 /* The sizes that everything is derived from. */

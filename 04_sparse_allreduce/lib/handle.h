@@ -128,29 +128,6 @@ ncclResult_t sparse_alltoallv(ncclResult_t result);
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
 
-/* ---- lists ----------------------------------------------------------------------------------- */
-
-static inline struct sparse_list sparse_offered(const struct sparse_memory *m)
-{
-  return (struct sparse_list){m->offered, &m->state->offered_count, 1};
-}
-
-static inline struct sparse_list sparse_reduced(const struct sparse_memory *m)
-{
-  return (struct sparse_list){m->reduced, &m->state->reduced_count, 1};
-}
-
-/* All ranks' lists, one after the other; and the entries of the result, once they are one list. */
-static inline struct sparse_list sparse_gathered(const struct sparse_memory *m)
-{
-  return (struct sparse_list){m->gathered, m->state->gathered_counts, m->nranks};
-}
-
-static inline struct sparse_list sparse_result(const struct sparse_memory *m)
-{
-  return (struct sparse_list){m->gathered, &m->state->result_count, 1};
-}
-
 /* ---- the handle ------------------------------------------------------------------------------ */
 
 /* A hash of `count` bytes, and of what was hashed before. */

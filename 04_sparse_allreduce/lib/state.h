@@ -221,6 +221,32 @@ struct sparse_list {
   int parts;
 };
 
+/* What this rank offers; the sums of its region; */
+SPARSE_DEVICE struct sparse_list sparse_offered(const struct sparse_memory *m)
+{
+  const struct sparse_list list = {m->offered, &m->state->offered_count, 1};
+  return list;
+}
+
+SPARSE_DEVICE struct sparse_list sparse_reduced(const struct sparse_memory *m)
+{
+  const struct sparse_list list = {m->reduced, &m->state->reduced_count, 1};
+  return list;
+}
+
+/* All ranks' lists, one after the other; and the entries of the result, once they are one list. */
+SPARSE_DEVICE struct sparse_list sparse_gathered(const struct sparse_memory *m)
+{
+  const struct sparse_list list = {m->gathered, m->state->gathered_counts, m->nranks};
+  return list;
+}
+
+SPARSE_DEVICE struct sparse_list sparse_result(const struct sparse_memory *m)
+{
+  const struct sparse_list list = {m->gathered, &m->state->result_count, 1};
+  return list;
+}
+
 #ifdef __cplusplus
 }
 #endif

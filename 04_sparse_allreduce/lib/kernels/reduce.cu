@@ -39,7 +39,7 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
 {
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
-  const sparse_list offered = {m.offered, &state->offered_count, 1};
+  const sparse_list offered = sparse_offered(&m);
   ops_begin(); /* the state is as the local pass leaves it */
   ops_fence();
   if (!state->unsent) return false;
@@ -49,13 +49,6 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unsent = 0;
   ops_grid_sync(scratch, [] {});
   return true;
-}
-
-/* One-sided: says to other ranks where the sums are. Others than these are not those of the result:
- * ops_choose_sent() chooses from them, and says where. */
-__device__ inline bool announces(enum sparse_sums which)
-{
-  return which == SPARSE_SUMS_ABOVE;
 }
 
 /* What the kernel is launched with for an enum sparse_order. */
@@ -98,10 +91,10 @@ __device__ inline bool find_lists(const sparse_memory &m, memory &all, const spa
  * ranks; what they need is asked for first. */
 template <bool ONESIDED>
 __device__ inline void finish(const sparse_memory &m, shared &s, const ops_chain &chain,
-                              uint32_t tiles, enum sparse_sums which)
+                              uint32_t tiles, bool announces)
 {
   const bool late = ONESIDED && ops_late(m);
-  const bool signals = ONESIDED && announces(which) && !late;
+  const bool signals = announces && !late;
   const int signaller = (int)threadIdx.x - 32;
   uint32_t *all_dropped = chain.scratch->dropped;
   ops_peer peer = {};
@@ -139,6 +132,8 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (!ONESIDED) ops_begin();
   ops_let_next_begin();
   const bool above = which == SPARSE_SUMS_ABOVE;
+  /* Other sums are not those of the result: ops_choose_sent() chooses from them, and says where. */
+  const bool announces = ONESIDED && above;
   __shared__ memory all;
   shared &s = all.reduce;
   /* Everything that is not about the lists is asked for before the wait for them. */
@@ -198,7 +193,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
     ops_chain_advance(chain, tile, tiles, in_tile, 0);
 
     if (large) {
-      if (mine.any && ONESIDED && announces(which)) m.unit_begins[mine.unit] = place + mine.at;
+      if (mine.any && announces) m.unit_begins[mine.unit] = place + mine.at;
       write_large(s, keep, before_rounds, to.pairs + place);
       for (uint32_t v = 0; v < WORDS; v++) s.occurs[threadIdx.x + v * THREADS] = 0;
     } else {
@@ -207,7 +202,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
           keep = add_part(w, s, from, end, true);
           before = place_words(s, (uint32_t)__popc(keep), &in_tile);
         }
-        if (ONESIDED && announces(which)) note_unit(m.unit_begins, from, end, keep, place + before);
+        if (announces) note_unit(m.unit_begins, from, end, keep, place + before);
         write_small(s, from, keep, to.pairs + place + before);
         place += in_tile;
         next_part(w, s, from);
@@ -223,7 +218,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   for (int p = (int)threadIdx.x; ONESIDED && p < m.nranks; p += THREADS)
     if (s.dropped[p] > 0) atomicAdd(&chain.scratch->dropped[p], s.dropped[p]);
   if (!ops_last_block(chain.scratch)) return;
-  finish<ONESIDED>(m, s, chain, tiles, which);
+  finish<ONESIDED>(m, s, chain, tiles, announces);
   if (threadIdx.x != 0) return;
   *to.counts = ONESIDED && ops_late(m) ? 0 : s.next;
   if (ONESIDED && which == SPARSE_SUMS_NONZERO) ops_decide<sparse_want_k_near_threshold>(&m);
@@ -246,10 +241,9 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
                              cudaStream_t stream)
 {
-  const sparse_list sums = {m->reduced, &m->state->reduced_count, 1};
   const int blocks = ops_at_once(sizeof(memory), BLOCKS);
   return ops_launch(reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream,
-                    *m, nullptr, order_of(m, SPARSE_FROM_OWNER), which, sums);
+                    *m, nullptr, order_of(m, SPARSE_FROM_OWNER), which, sparse_reduced(m));
 }
 
 } // extern "C"

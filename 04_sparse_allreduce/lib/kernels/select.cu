@@ -40,7 +40,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) count_levels(const __grid_constant__
     exceeded[j] = 0;
   }
   __syncthreads();
-  const input in = input_from(m, {m.offered, &state->offered_count, 1}, from);
+  const input in = input_from(m, sparse_offered(&m), from);
   for_each_magnitude(in, [&](sparse_level_t magnitude, bool valid) {
     const bool counts = valid && magnitude > levels[0] && magnitude <= limit;
     int below = 0, above = nlevels; /* levels[below] is exceeded, levels[above] is not */
@@ -74,7 +74,7 @@ extern "C" {
 
 ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream)
 {
-  const sparse_list offered = {m->offered, &m->state->offered_count, 1};
+  const sparse_list offered = sparse_offered(m);
   return ops_launch(select_entries<sparse_offered_found>, (unsigned)ops_multiprocessors() * BLOCKS,
                     THREADS, OPS_COOPERATIVE, stream, *m, offered, offered, &m->state->selection);
 }

@@ -47,7 +47,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) choose_sent(const __grid_constant__ 
   sparse_state *state = m.state;
   ops_scratch *scratch = (ops_scratch *)m.scratch;
   if (ops_late(m)) return;
-  const sparse_list sums = {m.reduced, &state->reduced_count, 1};
+  const sparse_list sums = sparse_reduced(&m);
   const sparse_list chosen = {m.reduced, &state->chosen_count, 1};
   const input in = input_from(m, sums, SPARSE_FROM_LIST);
   search<true, sparse_sums_found>(s.search, m, in, &state->global);
