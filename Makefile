@@ -140,12 +140,12 @@ program_of = $(1:$(firstword $(subst _, ,$(1)))_%=%)
 programs_of = $(program_of) $(MORE_$(1))
 PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
 
-# Headers are found in the folders of the example that a file belongs to, then in those of the examples it uses.
+# One list for every file, since no header name occurs twice.
+INCLUDES := $(addprefix -I,$(foreach e,$(ALL_EXAMPLES),$e $e/lib $e/harness) . \
+              common $(addprefix common/,launch verify bench $(if $(CPU),cpu)))
+# the example whose libraries a test takes
 area_of_test = $(or $(if $(findstring alltoallv,$(1)),03_alltoallv_sm),\
                  $(if $(findstring allreduce,$(1)),02_allreduce_sm),04_sparse_allreduce)
-area = $(if $(filter tests/%,$(1)),$(call area_of_test,$(1)),$(firstword $(subst /, ,$(1))))
-INCLUDES = $(addprefix -I,$(foreach e,$(call area,$<) $(USES_$(call area,$<)),$e $e/lib $e/harness)) \
-           $(if $(filter tests/%,$<),-I.) $(addprefix -Icommon,/ /launch /verify /bench $(if $(CPU),/cpu))
 
 # ---- rules -----------------------------------------------------------------------------------------------
 .PHONY: all both both-tests tests run install clean help FORCE $(ALL_EXAMPLES)

@@ -68,11 +68,10 @@ build_changed() {
   sed -E "$3" "$TOP/$2/main.c" >"$WORK/main.c"
   if cmp -s "$TOP/$2/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
   [ "$1" = pthread ] || compiler=$(mpicc_command)
-  "$compiler" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -DCPU_STANDIN -pthread \
-    -isystem "$TOP/common/cpu/include" -I"$TOP/common/cpu" -I"$TOP/common" -I"$TOP/common/launch" \
-    -I"$TOP/common/verify" -I"$TOP/common/bench" -I"$TOP/$2" -I"$TOP/$2/harness" -o "$WORK/program" "$WORK/main.c" \
-    "$build/launcher.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
-    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm -lstdc++
+  # shellcheck disable=SC2046 # words
+  (cd "$TOP" && "$compiler" $(make -s CPU=1 print-C_FLAGS) -Werror $(make -s CPU=1 print-INCLUDES) -o "$WORK/program" \
+    "$WORK/main.c" "$build/launcher.o" "$TOP/build/cpu/$2.a" "$TOP/build/cpu/common.a" \
+    -Wl,-rpath,"$build" -L"$build" -lcpu_standin -lm -lstdc++)
 }
 
 # start LAUNCHER RANKS EXAMPLE [ARGUMENTS]: runs the program to its end; then the variable code is
