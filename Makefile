@@ -78,7 +78,10 @@ ifeq ($(origin CXX),default)
 CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
 endif
 CXX_FLAGS = $(CFLAGS) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
-CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(ON_FIBERS)
+# ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
+ON_FIBERS := $(if $(filter thread,$(SANITIZE)),--param=tsan-instrument-func-entry-exit=0)
+$(addprefix $(SHARED)/common/cpu/,kernel.c.o fiber.c.o access.c.o): private C_FLAGS += $(ON_FIBERS)
 MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
 MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
 else
