@@ -189,7 +189,7 @@ def _momenta(optim):
     return [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optim.param_groups]
 
 
-def _check_arguments(optim, density, every, ahead):
+def _check_arguments(optim, every, **shares):
     if not isinstance(optim, torch.optim.Optimizer) or isinstance(optim, SparseUpdateOptimizer):
         raise TypeError("the first argument is a %s; allowed: an optimizer such as AdamW" % type(optim).__name__)
     closure = inspect.signature(optim.step).parameters.get("closure")
@@ -206,7 +206,7 @@ def _check_arguments(optim, density, every, ahead):
                              (p.dtype, p.device, own[0].device))
     if not isinstance(every, int) or every < 1:
         raise ValueError("every=%r; allowed: 1 or more" % every)
-    for name, value in (("density", density), ("ahead", ahead)):  # None: the default
+    for name, value in shares.items():  # None: the default
         if value is not None and not (isinstance(value, numbers.Real) and 0 <= value <= 1):
             raise ValueError("%s=%r; allowed: 0 to 1" % (name, value))
 
@@ -237,9 +237,11 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                  takes the place of GPUs. For its steps, those of 16 bits have 32
     density      share of the elements that a rank sends; None: 0.02 / ranks, which makes 1/50 of the words of
                  a dense allreduce; 1: all, by a dense allreduce
-    every        local steps before an exchange
+    every        local steps before an exchange. With more than one the optimizer's usual momentum learns best
     ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 12
-                 times the density, a quarter at most. (An entry waits for 1/density steps to be sent.)
+                 times the density, a quarter at most (an entry waits for 1/density steps to be sent); with
+                 local steps 0
+    decay        factor of the residual in each exchange; None: 1, with local steps 0.95
     group        of torch.distributed, any backend
     library      path of libsparse_allreduce.so
     fields       any field of sparse_allreduce_config_t by its name: algorithm="oktopk", timeout_seconds=5 ...
@@ -247,21 +249,23 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
     @_own_setting()
-    def __init__(self, optim, density=None, every=1, ahead=None, group=None, library=None, **fields):
+    def __init__(self, optim, density=None, every=1, ahead=None, decay=None, group=None, library=None, **fields):
         self._rank, self._ranks, self._group = dist.get_rank(group), dist.get_world_size(group), group
         if self._rank < 0:
             raise ValueError("this process is not in the group")
         identity, error, arguments = _UniqueId(), None, []
         try:
-            _check_arguments(optim, density, every, ahead)
+            _check_arguments(optim, every, density=density, ahead=ahead, decay=decay)
             density = 0.02 / self._ranks if density is None else density
-            ahead = min(12 * density, 0.25) if ahead is None else ahead
+            ahead = ahead if ahead is not None else min(12 * density, 0.25) if every == 1 else 0.0
+            decay = decay if decay is not None else 1.0 if every == 1 else 0.95
             own = _parameters(optim)
             cuda, count = own[0].is_cuda, sum(p.numel() for p in own)
             fields = {"algorithm": "dense" if density == 1 else "topkA", "density": density, **fields}
             loaded = _load(library, cuda)
             config = _configuration(loaded, fields)
-            arguments = ["%s=%r" % pair for pair in (("every", every), ("ahead", ahead), *sorted(fields.items()))]
+            settings = [("every", every), ("ahead", ahead), ("decay", decay), *sorted(fields.items())]
+            arguments = ["%s=%r" % setting for setting in settings]
             arguments += ["an " + type(optim).__name__, *("a parameter %s %s" % (p.dtype, [*p.shape]) for p in own)]
             if loaded.sparse_allreduce_check(ctypes.byref(config), ctypes.c_size_t(count), self._ranks) != 0:
                 raise SparseAllreduceError(loaded.sparse_allreduce_last_error().decode())
@@ -277,7 +281,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 if got != first:
                     raise SparseAllreduceError("rank %d has %s, rank 0 has %s: all ranks need the same" %
                                                (other, got, first))
-        self.optim, self.every, self._ahead, self._own = optim, every, ahead, own
+        self.optim, self.every, self._ahead, self._decay, self._own = optim, every, ahead, decay, own
         self._units = _units(optim)
         self._made = [self._rank, self._ranks, *self._units]  # a state fits only an optimizer that was made the same
         self._kinds = [(p.dtype, p.device, p.shape) for p in own]
@@ -437,8 +441,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 value = self._copies[p]
                 value.copy_(torch.where(value.to(p.dtype) == p, value, p.float()))
         if touched and self._now.local == 0:
-            self._warn_if_replaced(self._last(self._exchange.buffer(self._shared)), "this counts as a change, and others get "
-                                   "the largest part of it first; if you have loaded a file, call take_weights()")
+            before = self._last(self._exchange.buffer(self._shared))
+            self._warn_if_replaced(before, "this counts as a change, and other ranks get the largest part of it first; "
+                                   "if you have loaded a file, call take_weights()")
         if all(p.grad is None for p in own):
             warnings.warn("no parameter of this optimizer has a gradient: does the model have others by now?")
         if any(now > then for now, then in zip(_momenta(self.optim), self._now.momenta)):
@@ -470,6 +475,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._now.local = 0
         changed = self._last(self._exchange.buffer(self._shared))
         torch._foreach_sub_(self._parts(changed), self._in_units(self._values()))
+        if self._decay < 1 and self._exchange.residual is not None:
+            self._exchange.residual.mul_(self._decay)
         self._send(changed)
         self._put(self._weights(self._last(changed)))
 
