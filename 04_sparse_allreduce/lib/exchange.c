@@ -41,14 +41,14 @@ struct part {
  * MPI: Isend, Irecv, Waitall -> NCCL: ncclSend and ncclRecv in a group; no requests, no tags: the
  * order in the stream takes their place. An empty message is skipped on both sides. */
 static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct part *out,
-                             const struct part *in, size_t size, long throttle, cudaStream_t stream)
+                             const struct part *in, size_t size, int throttle, cudaStream_t stream)
 {
   const int rank = h->m.rank, nranks = h->m.nranks;
   const ncclDataType_t type = type_of(size);
   if (out[rank].at != in[rank].at && out[rank].count > 0)
     SPARSE_CUDA(cudaMemcpyAsync(in[rank].at, out[rank].at, out[rank].count * size,
                                 cudaMemcpyDeviceToDevice, stream));
-  for (int first = 1; first < nranks; first += throttle < nranks ? (int)throttle : nranks) {
+  for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
     ncclResult_t queued = ncclSuccess;
     SPARSE_NCCL(ncclGroupStart());
     for (int i = first; i < nranks && i - first < throttle && queued == ncclSuccess; i++) {
@@ -114,7 +114,8 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cu
                           h->counts[p * m->nranks + m->rank]};
     next += out[p].count;
   }
-  return sendrecv(h, out, in, sizeof(*next), throttle, stream);
+  return sendrecv(h, out, in, sizeof(*next), throttle < m->nranks ? (int)throttle : m->nranks,
+                  stream);
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */

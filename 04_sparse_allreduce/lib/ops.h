@@ -26,11 +26,16 @@ size_t ops_scratch_bytes(size_t n, int nranks, size_t capacity);
 ncclResult_t ops_load(void);
 
 /* ops_search_k(m, stream) takes the decision sparse_search_k(m), and so on. */
-#define OPS_DECISIONS(DO)                                                                      \
-  DO(search_k)                                                                                 \
-  DO(take_threshold)                                                                           \
-  DO(gaussian_threshold) DO(propose_regions) DO(take_regions) DO(take_counts) DO(send_offered) \
-      DO(want_k) DO(want_k_near_threshold)
+#define OPS_DECISIONS(DO) \
+  DO(search_k)            \
+  DO(take_threshold)      \
+  DO(gaussian_threshold)  \
+  DO(propose_regions)     \
+  DO(take_regions)        \
+  DO(take_counts)         \
+  DO(send_offered)        \
+  DO(want_k)              \
+  DO(want_k_near_threshold)
 #define OPS_DECLARE(name) \
   ncclResult_t ops_##name(const struct sparse_memory *m, cudaStream_t stream);
 OPS_DECISIONS(OPS_DECLARE)

@@ -192,6 +192,7 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->capacity = h->m.capacity;
   out->dense = h->last.dense;
   out->boundaries = s->kept.boundaries;
+  if (!h->last.there) return ncclSuccess; /* nothing has happened */
   SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
   if (h->last.dense) {
     out->local = out->global = h->m.n;

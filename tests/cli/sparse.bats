@@ -141,6 +141,6 @@ planted() { # planted FILE SED-SCRIPT PATTERN-OF-THE-LINE [OPTIONS]
   local removal='/^static void local_pass/,/^}/{/^  clear_pending(/d}' # as training does it, without a look at the residual
   planted cpu/ops_cpu.c "$removal" 'topkA, step [12]: ' --algorithm topkA --count 3000
   planted cpu/ops_cpu.c "$removal" 'oktopk, step [12]: ' --bench --steps 4 --algorithm oktopk --count 3000
-  planted lib/result.c 's/out->boundaries = s->boundaries;/out->boundaries = s->region_displs;/' \
+  planted lib/result.c 's/out->boundaries = s->kept.boundaries;/out->boundaries = s->region_displs;/' \
     'oktopk, step 0: boundary of a region is ' --algorithm oktopk --count 3000
 }

@@ -162,7 +162,20 @@ static struct job burst_job(sparse_allreduce_algorithm_t algorithm, sparse_excha
   return job;
 }
 
-static float draw_element(const struct job *job, uint64_t *state, int step, size_t i)
+/* An exact step finds sums that are NaN, which then is the global threshold: nothing exceeds it. */
+static struct job overflow_job(sparse_exchange_t exchange)
+{
+  struct job job = burst_job(SPARSE_OKTOPK, exchange);
+  job.kind = HUGE_VALUES;
+  job.burst = false;
+  job.n = 1000;
+  job.config.density = 0.02;
+  job.constants.raise_steps = 0; /* or local thresholds overflow, too */
+  job.constants.global_interval = 2;
+  return job;
+}
+
+static float draw_element(const struct job *job, uint64_t *state, int step, int rank, size_t i)
 {
   if (job->quiet && step == 0) return 0;
   if (job->burst && step > 0 && i % 3 == 0) return 1e7f + (float)below(state, 1000);
@@ -173,8 +186,9 @@ static float draw_element(const struct job *job, uint64_t *state, int step, size
     return 0.5f;
   case ALL_ZERO:
     return 0;
-  case HUGE_VALUES: /* finite, but sums of them are not, or NaN, and so thresholds */
-    return below(state, 8) ? (float)below(state, 1000) : below(state, 2) ? 3e38f : -3e38f;
+  case HUGE_VALUES: /* finite, but sums of them are not, or NaN, and so is the global threshold */
+    if (step >= 2) return (float)below(state, 1000);
+    return ((i + (size_t)rank) % 2 ? 1e35f : -1e35f) * (float)(2000 + below(state, 1000));
   case ONE_REGION:
     return i / (job->n / 4 + 1) == (size_t)step % 4 ? (float)below(state, 1000) : 0;
   default: {
@@ -194,7 +208,7 @@ static void draw_gradients(const struct job *job, int step, int nranks, float **
   uint64_t state = first;
   for (int r = 0; r < nranks; r++) {
     if (job->kind == ALIKE) state = first; /* on all ranks: there are as few sums as can be */
-    for (size_t i = 0; i < job->n; i++) gradients[r][i] = draw_element(job, &state, step, i);
+    for (size_t i = 0; i < job->n; i++) gradients[r][i] = draw_element(job, &state, step, r, i);
   }
 }
 
@@ -566,9 +580,12 @@ static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t co
   free(state);
 }
 
-/* Before the first step there is nothing to add. */
+/* Before the first step there is nothing to add, and no word was moved. */
 static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_t stream)
 {
+  sparse_allreduce_statistics_t s;
+  SPARSECHECK(sparse_allreduce_statistics(handle, &s));
+  same_number(c, "words before the first step", (double)s.words_received, 0);
   const ncclResult_t early = sparse_allreduce_add(handle, 1, c->weights.device, stream);
   if (early != ncclInvalidUsage) wrong(c, "result of add(), no step", early, ncclInvalidUsage, 0);
   const ncclResult_t null = sparse_allreduce_add(handle, 1, NULL, stream);
@@ -646,11 +663,11 @@ static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm
   if (job->graphs) SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
   if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
   for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
+    if (job->thinner > 0 && c.step == job->thinner) change_density(&c, handle, ref);
     if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
       restart(&c, &handle, comm, ref);
     if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
       take_back(&c, handle, device, stream);
-    if (job->thinner > 0 && c.step == job->thinner) change_density(&c, handle, ref);
     if (job->moved) move_residual(&c, handle, ref);
     draw_gradients(job, c.step, me->nranks, gradients);
     CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
@@ -891,6 +908,11 @@ static int run(const struct rank *me, const struct options *opt)
     launcher_step("thresholds that select too many");
     const struct job job =
         burst_job(reuse[i % 2], i < 2 ? SPARSE_EXCHANGE_SENDRECV : SPARSE_EXCHANGE_ONESIDED);
+    code = run_job(me, &job, comm, streams);
+  }
+  for (int i = 0; i < (onesided ? 2 : 1) && !late && code == EXIT_VERIFIED; i++) {
+    launcher_step("sums that overflow");
+    const struct job job = overflow_job(i ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV);
     code = run_job(me, &job, comm, streams);
   }
   for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
