@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The sums of 02 in plain C, with which tests compare the kernels. */
 #include <stdint.h>
 #include <string.h>
 

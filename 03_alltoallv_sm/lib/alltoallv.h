@@ -92,7 +92,8 @@ typedef struct {
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
  * for the defaults. Allocates at most 12 MiB on each rank, and what NCCL takes for a communicator
  * that it splits off: 235 MiB with NCCL 2.28.3 on H200. Synchronizes the device. Errors come back
- * on all ranks: ncclInvalidArgument  the configuration of a rank is wrong, or methods differ
+ * on all ranks:
+ *   ncclInvalidArgument  the configuration of a rank is wrong, or methods differ
  *   ncclInvalidUsage     ALLTOALLV_LSA was requested and is not possible here */
 ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
                               alltoallv_t *handle);
@@ -101,7 +102,8 @@ ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
  * and is in no other window, not even in part. Its offset in that allocation, a multiple of 4096,
  * and its size are the same on all ranks; NCCL before 2.30.7 also wants allocations of one size.
  * Send buffers may be any device memory. On the send/recv path nothing is done. Errors come back on
- * all ranks: ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
+ * all ranks:
+ *   ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
  *   ncclInvalidUsage     more than 64 buffers; a part of it is registered already
  *   ncclRemoteError      on this rank only: the handle has timed out
  *   others               what NCCL said; the handle can only be destroyed */
@@ -141,11 +143,12 @@ ncclResult_t alltoallv_counts(alltoallv_t handle, const size_t sendcounts[], siz
 /* Collective. After the handle the order of arguments is MPI_Alltoallv's. sendcounts[j] of rank i
  * must equal recvcounts[i] of rank j: the kernel finds where they differ
  * (alltoallv_get_async_error), send/recv does not. Zero counts are fine and so is any alignment;
- * multiples of 16 bytes are fastest. Parts of the send buffer may overlap. ncclInvalidArgument
- * NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a part is outside the
- * registered range ncclInvalidUsage     recvbuff is not registered (LSA path), parts that are
- * received overlap, or send and receive ranges do ncclRemoteError      the handle has timed out
- * before */
+ * multiples of 16 bytes are fastest. Parts of the send buffer may overlap.
+ *   ncclInvalidArgument  NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a
+ *                        part is outside the registered range
+ *   ncclInvalidUsage     recvbuff is not registered (LSA path); parts that are received overlap,
+ *                        or send and receive ranges do
+ *   ncclRemoteError      the handle has timed out before */
 ncclResult_t alltoallv(alltoallv_t handle, const void *sendbuff, const size_t sendcounts[],
                        const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
                        const size_t rdispls[], size_t element_bytes, cudaStream_t stream);

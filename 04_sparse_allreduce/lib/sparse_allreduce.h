@@ -334,8 +334,8 @@ size_t sparse_allreduce_state_bytes(sparse_allreduce_t handle);
  * they come to different exchanges, and the next step waits forever. Steps after a load give the
  * same bits as steps after the save. A state has a checksum. Only this version of the library can
  * load it. Both functions wait for the last step. Between a load and the next step there is no
- * result and no error, and statistics mean nothing. ncclInvalidArgument  load: not a state of such
- * a handle, or damaged; nothing was changed */
+ * result and no error, and statistics mean nothing.
+ *   ncclInvalidArgument  load: not a state of such a handle, or damaged; nothing was changed */
 ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples as something to learn from: how little has to be changed to make
-# another collective of 01, the exercises of 03, and exercises 2 and 3 of 04. (Exercise 1 is in sparse.bats.)
+# another collective of 01; exercises 3 to 5 of 01, 3 and 4 of 02, 1 to 3 of 03, 2 and 3 of 04. (Others are in
+# mistakes.bats and sparse.bats.)
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
