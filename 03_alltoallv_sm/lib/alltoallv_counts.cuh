@@ -5,7 +5,7 @@
 
 #include "alltoallv_push.cuh"
 
-/* Of this kernel or fewer; in MODE_DEVICE the loops over them are no loops. */
+/* MANY: as many as there are. Else one: then the compiler leaves out the loops over them. */
 template <bool MANY>
 static __device__ __forceinline__ int payloads(const kernel_args &a)
 {
@@ -62,8 +62,8 @@ static __device__ void send_rows(const kernel_args &a)
   clear_stale_lines(a, now.epoch);
   if (now.broken) return;
 
-  for (int k = 0; last < a.n && k < payloads<MANY>(a);
-       k++) { /* the first threads have rows to send */
+  /* by the last threads: the first ones have rows to send */
+  for (int k = 0; last < a.n && k < payloads<MANY>(a); k++) {
     const struct alltoallv_payload &l = a.x.payload[k];
     send_header(a, now.epoch, last, k, {0, a.x.room, l.place, a.x.kind, (uint32_t)l.unit});
   }
@@ -188,15 +188,19 @@ static __device__ __noinline__ void push_device(const kernel_args &a, block_stat
     if (MANY && p < a.n) number_tiles(a, b, b.pairs, p);
     if (p < a.n) b.to[p] = at_place(a, p, b.place[k][p]);
     __syncthreads();
-    push_tiles(a, b, k);
+    /* Many tiles: team 0, which has no lines to send, begins with the own part, for which the links
+     * are not needed. The others help when they have nothing left to push. */
+    const tile_count t = count_tiles(a, b);
+    bool pushes = t.few || blockIdx.y != 0;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++, pushes = !pushes)
+      if (pushes)
+        push_tiles(a, b, k, t);
+      else if (!t.few)
+        copy_own_tiles(a, b.pairs[a.rank], &a.state->taken[b.epoch & 1].own[k], ~0u, 0);
   }
   __syncthreads();
   if (p < a.n && p != a.rank && is_large(a, elements.sends)) tell_done(a, b, p);
-  for (int k = 0; k < payloads<MANY>(a); k++) {
-    use_payload<MANY>(a, b, elements, k);
-    copy_own_tiles(a, b.pairs[a.rank], &a.state->taken[b.epoch & 1].own[k], this_warp(a),
-                   all_blocks() * (blockDim.x / 32));
-  }
 }
 
 #endif

@@ -137,7 +137,7 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   auto &taken = a.state->taken[b.epoch & 1];
   uint32_t begun = 0;
   if (p == 0) begun = atomicAdd(&taken.begun, 1) + 1; /* is there when needed */
-  push_tiles(a, b, 0);
+  push_tiles(a, b, 0, count_tiles(a, b));
   __syncthreads();
   if (thread_of_rank && b.tiles[p] > 0 && b.to[p] != NULL) tell_done(a, b, p);
   if (p == 0) b.last = begun == tile_blocks(a);

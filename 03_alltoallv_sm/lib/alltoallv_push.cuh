@@ -73,13 +73,16 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
  * tile of each pair in turn: so all links are busy, and neighboring tiles are written at the same
  * time. (One pair after the other is slower there, and so is one range per block.)
  *
- * By thread p: the tiles for rank p, and which warp has the first. */
+ * By thread p: the tiles for rank p, and which warp has the first. With host counts the own part is
+ * for copy_own_tiles. */
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
   uint32_t before = 0, tiles = 0;
   for (int q = 0; q <= p; q++) {
-    const uint64_t bytes = q == a.rank ? 0 : pairs[q].sends - in_lines(a, pairs[q].sends);
+    const bool own = q == a.rank, none = own && a.x.kind == ALLTOALLV_KIND_HOST;
+    const uint64_t head = own ? 0 : in_lines(a, pairs[q].sends);
+    const uint64_t bytes = none ? 0 : pairs[q].sends - head;
     before += tiles;
     tiles = bytes > 0 ? tiles_in(bytes) : 0;
   }
@@ -106,24 +109,38 @@ static __device__ __forceinline__ void push_tile(const block_state &b, const cha
  * less. */
 #define FEW_ROUNDS 4
 
-static __device__ __forceinline__ void push_tiles(const kernel_args &a, const block_state &b, int k)
+struct tile_count {
+  uint32_t most, all, warps; /* most: of a pair */
+  bool few;
+};
+
+static __device__ __forceinline__ tile_count count_tiles(const kernel_args &a, const block_state &b)
+{
+  tile_count t = {0, 0, tile_blocks(a) * (blockDim.x / 32), false};
+  for (int p = 0; p < a.n; p++) {
+    t.most = t.most > b.tiles[p] ? t.most : b.tiles[p];
+    t.all += b.tiles[p];
+  }
+  t.few = t.all <= FEW_ROUNDS * t.warps;
+  return t;
+}
+
+/* If they are few, with the own part as the last one; else without. */
+static __device__ __forceinline__ void push_tiles(const kernel_args &a, const block_state &b, int k,
+                                                  const tile_count &t)
 {
   const int n = a.n, rank = a.rank; /* the compiler would load them again after each store */
   const char *send = a.x.payload[0].send;
-  const uint32_t warps = tile_blocks(a) * (blockDim.x / 32), warp = this_warp(a);
+  const uint32_t warps = t.warps, warp = this_warp(a);
   uint32_t *counter = &a.state->taken[b.epoch & 1].pushed[k];
-  uint32_t most = 0, all = 0, next;
-  for (int p = 0; p < n; p++) {
-    most = most > b.tiles[p] ? most : b.tiles[p];
-    all += b.tiles[p];
-  }
-  const bool few = all <= FEW_ROUNDS * warps;
-  const uint32_t end = few ? (most + warps - 1) / warps * warps : all;
+  const bool few = t.few;
+  const uint32_t end = few ? (t.most + warps - 1) / warps * warps : t.all - b.tiles[rank];
+  uint32_t next;
   for (uint32_t at = warp; at < end; at = __shfl_sync(~0u, next, 0)) {
     next = at + warps;
     if (!few && threadIdx.x % 32 == 0) next = warps + atomicAdd(counter, 1);
     uint32_t rest = at; /* a round, which is one tile of each pair; or one tile */
-    for (int i = 1, p = rank; i < n; i++) {
+    for (int i = 0, p = rank; i < n; i++) {
       if (++p == n) p = 0;
       const uint32_t tile = few ? at + (warp >= b.first[p] ? 0 : warps) - b.first[p] : rest;
       const bool mine = tile < b.tiles[p];
