@@ -209,8 +209,10 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
 template <int MODE>
 __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant__ kernel_args a)
 {
-  /* the branch, never taken, is there to load the arguments now */
-  if (a.state == NULL || a.x.kind == 0 || a.pairs[0].sends == UINT64_MAX) __trap();
+  /* the branch, never taken, is there to load the arguments now: four times 64 bytes */
+  if (a.state == NULL || a.x.most == 1 || a.x.payload[0].unit == 0 ||
+      a.pairs[0].sends == UINT64_MAX)
+    __trap();
   if (MODE != MODE_LARGE) GRIDDEPCONTROL("wait"); /* there it comes later */
   exchange<MODE>(a);
 }
