@@ -250,7 +250,7 @@ HEADERS := $(filter %/allreduce.h %/alltoallv.h %/sparse_allreduce.h,$(wildcard 
 PC_CFLAGS = $(if $(CPU),-DCPU_STANDIN -isystem $${includedir}/cpu_standin,\
               $(if $(filter /usr,$(NCCL_HOME)),,-isystem $(NCCL_HOME)/include) -isystem $(CUDA_HOME)/include)
 PC_LIBS = $(if $(CPU),-lcpu_standin -Wl$(comma)-rpath$(comma)$${libdir} -pthread -lstdc++ -lm,\
-            $(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)))
+            $(filter -L% -l% -Wl$(comma)-rpath%,$(LINK_FLAGS)) -lstdc++)
 define PC
 prefix=$(abspath $(PREFIX))
 includedir=$${prefix}/include

@@ -27,7 +27,7 @@ check_cppcheck() { # ctu: functions of two examples may have one name
   # shellcheck disable=SC2046 # words
   sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer \
-    -DCPU_STANDIN -D_GNU_SOURCE -Icommon/cpu/include $(make -s CPU=1 print-INCLUDES)
+    -DCPU_STANDIN -D_GNU_SOURCE -D__x86_64__ -Icommon/cpu/include $(make -s CPU=1 print-INCLUDES)
 }
 
 # shellcheck disable=SC2016 # awk's

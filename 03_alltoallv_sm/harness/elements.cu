@@ -18,8 +18,10 @@ static __global__ void fill_or_compare(segment s, element_errors *errors)
 cudaError_t elements_launch(struct segment segment, element_errors *errors, cudaStream_t stream)
 {
   int device = 0, multiprocessors = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
   const size_t most = BLOCKS_PER_MULTIPROCESSOR * (size_t)multiprocessors;
   size_t blocks = (segment.count + THREADS - 1) / THREADS;
   if (blocks > most) blocks = most;

@@ -5,8 +5,53 @@
 
 #include "alltoallv_push.cuh"
 
+/* MANY: as many as there are. Else one: then the compiler leaves out the loops over them. */
+template <bool MANY>
+static __device__ __forceinline__ int payloads(const kernel_args &a)
+{
+  return MANY ? (int)a.x.payloads : 1;
+}
+
+/* Groups of lines before those of payload k. */
+static __device__ __forceinline__ uint32_t groups_before(const kernel_args &a, int k)
+{
+  return k * (a.ll_threshold / ALLTOALLV_GROUP_BYTES);
+}
+
+/* Is any payload of so many elements large? */
+static __device__ __forceinline__ bool is_large(const kernel_args &a, uint64_t elements)
+{
+  return elements * a.x.widest > a.ll_threshold;
+}
+
+/* By thread p: what of payload k is exchanged with rank p. In bytes, and from the beginning of the
+ * buffers of payload 0, whichever that of k is. */
+static __device__ __forceinline__ void set_pair(const kernel_args &a, block_state &b,
+                                                const struct alltoallv_pair &elements, int k)
+{
+  const struct alltoallv_payload &l = a.x.payload[k], &first = a.x.payload[0];
+  struct alltoallv_pair &pair = b.pairs[threadIdx.x];
+  pair = {elements.sends * l.unit, elements.sends_at * l.unit, elements.gets * l.unit,
+          elements.gets_at * l.unit};
+  if (k == 0) return;
+  pair.sends_at += reinterpret_cast<uintptr_t>(l.send) - reinterpret_cast<uintptr_t>(first.send);
+  pair.gets_at += reinterpret_cast<uintptr_t>(l.recv) - reinterpret_cast<uintptr_t>(first.recv);
+}
+
+/* By all threads: b.pairs are of payload k from now on. With one payload they always are. */
+template <bool MANY>
+static __device__ __forceinline__ void use_payload(const kernel_args &a, block_state &b,
+                                                   const struct alltoallv_pair &elements, int k)
+{
+  if (!MANY) return;
+  __syncthreads();
+  if (threadIdx.x < a.n) set_pair(a, b, elements, k);
+  __syncthreads();
+}
+
 /* Block 0 sends every rank, this one included, the whole row of counts and a header for each
  * payload. A broken rank sends no rows: a peer that sees a row may rely on the data. */
+template <bool MANY>
 static __device__ void send_rows(const kernel_args &a)
 {
   const int entries = a.n * a.n, last = (int)(blockDim.x - 1 - threadIdx.x);
@@ -17,7 +62,8 @@ static __device__ void send_rows(const kernel_args &a)
   clear_stale_lines(a, now.epoch);
   if (now.broken) return;
 
-  for (int k = 0; last < a.n && k < a.x.payloads; k++) { /* the first threads have rows to send */
+  /* by the last threads: the first ones have rows to send */
+  for (int k = 0; last < a.n && k < payloads<MANY>(a); k++) {
     const struct alltoallv_payload &l = a.x.payload[k];
     send_header(a, now.epoch, last, k, {0, a.x.room, l.place, a.x.kind, (uint32_t)l.unit});
   }
@@ -25,14 +71,15 @@ static __device__ void send_rows(const kernel_args &a)
     const int to = t / a.n, entry = t % a.n;
     if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* with more than 22 ranks */
     store_number(mailbox(a, to, a.rank, now.epoch) + ALLTOALLV_COUNTS_AT, entry,
-                 alltoallv_least(count, a.x.most), a.x.kind + 256 * a.push_blocks, now.epoch);
+                 alltoallv_least(count, a.x.most), a.x.kind + 256 * all_blocks(), now.epoch);
   }
 }
 
-/* My own counts and displacements, from device memory into b.pairs. Is any pair large? If the
- * counts so far exceed 2^55 bytes, all later pairs are as large. So none of their data are sent
- * before the check finds that they do not fit. */
-static __device__ bool load_counts(const kernel_args &a, block_state &b)
+/* My own counts and displacements, from device memory: the pair of rank p for thread p, and in
+ * b.pairs. Is any pair large, be it my own? If the counts so far exceed 2^55 bytes, all later pairs
+ * are as large. So none of their data are sent before the check finds that they do not fit. */
+static __device__ bool load_counts(const kernel_args &a, block_state &b,
+                                   struct alltoallv_pair &elements)
 {
   const int p = threadIdx.x;
   bool large = false;
@@ -51,28 +98,31 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b)
       for (int u = 0; u < 8; u++) before += alltoallv_least(counts[u], a.x.most);
     }
     if (before >= a.x.most) count = a.x.most;
-    b.pairs[p] = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
-    large = has_body(a, count);
+    elements = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
+    set_pair(a, b, elements, 0);
+    large = is_large(a, count);
   }
   return __syncthreads_or(large);
 }
 
 /* Receives the rows of all ranks. Then every rank knows the matrix and what fits where, and comes
- * to the same verdict: if anything does not fit anywhere, no rank moves anything. Completes b;
- * block 0 tells the caller what comes, and reports what is wrong. False: do not move anything;
- * b.stop: because something has not come. gets: is any pair large that comes?
+ * to the same verdict: if anything does not fit anywhere, no rank moves anything. Completes
+ * `elements` and b; block 0 tells the caller what comes, and reports what is wrong. False: do not
+ * move anything; b.stop: because something has not come.
  *
  * A thread has one entry of the matrix, or what a rank says of a receive buffer. (A column per
  * thread took 0.4 us longer.) The last threads begin: the first ones are still sending lines. */
-static __device__ bool share_counts(const kernel_args &a, block_state &b, bool &gets)
+template <bool MANY>
+static __device__ bool share_counts(const kernel_args &a, block_state &b,
+                                    struct alltoallv_pair &elements)
 {
   extern __shared__ uint64_t sent[]; /* [source * stride + destination], and the room of source */
-  const int n = a.n, stride = n + 1, entries = n * n, all = entries + n * (int)a.x.payloads;
+  const int n = a.n, stride = n + 1, entries = n * n, all = entries + n * payloads<MANY>(a);
   const uint32_t epoch = b.epoch;
   for (int i = (int)(blockDim.x - 1 - threadIdx.x); i < all; i += blockDim.x) {
     const bool entry = i < entries;
     int source = entry ? i / n : i - entries, k = 0;
-    for (; source >= n; source -= n) k++; /* shorter than a division */
+    for (; MANY && source >= n; source -= n) k++; /* shorter than a division */
     const char *lines =
         mailbox(a, a.rank, source, epoch) +
         (entry ? ALLTOALLV_COUNTS_AT + i % n * ALLTOALLV_LINE_BYTES
@@ -105,36 +155,52 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b, bool &
   uint64_t needs;
   int source;
   if (comes) {
-    struct alltoallv_pair &pair = b.pairs[p];
-    pair.gets = sent[p * stride + a.rank];
-    pair.gets_at = alltoallv_part_at(&matrix, p, a.rank);
+    elements.gets = sent[p * stride + a.rank];
+    elements.gets_at = alltoallv_part_at(&matrix, p, a.rank);
+    set_pair(a, b, elements, 0);
     const uint64_t at = alltoallv_part_at(&matrix, a.rank, p);
-    for (int k = 0; k < a.x.payloads; k++) b.place[k][p] += at * a.x.payload[k].unit;
-    if (p == a.rank || !has_body(a, pair.gets)) b.blocks[p] = 0;
+    for (int k = 0; k < payloads<MANY>(a); k++) b.place[k][p] += at * a.x.payload[k].unit;
     if (!alltoallv_fits(&matrix, p, &source, &needs)) atomicMin(&b.misfit, p);
   }
-  gets = __syncthreads_or(comes && p != a.rank && has_body(a, b.pairs[p].gets));
+  __syncthreads();
   const bool moves = !b.stop && b.misfit == n;
   if (this_block() != 0) return moves;
 
   if (p < n) { /* where nothing moves, what comes next on the stream takes nothing for data */
-    const struct alltoallv_pair &pair = b.pairs[p];
-    a.x.recvcounts[p] = moves ? pair.gets : 0;
-    if (a.x.needed != NULL) a.x.needed[p] = pair.gets;
-    if (a.x.rdispls != NULL) a.x.rdispls[p] = moves ? pair.gets_at : 0;
+    a.x.recvcounts[p] = moves ? elements.gets : 0;
+    if (a.x.needed != NULL) a.x.needed[p] = elements.gets;
+    if (a.x.rdispls != NULL) a.x.rdispls[p] = moves ? elements.gets_at : 0;
   }
   if (comes && p == b.misfit)
     report_counts(a, epoch, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n]});
   return moves;
 }
 
-/* Bodies, when the rows have come. Out of line, so that without large pairs the code that a block
- * runs through is short. */
-static __device__ __noinline__ void push_device(const kernel_args &a, block_state &b, bool numbered)
+/* If any pair that I send is large, when the rows have come: stores bodies, and my own part. Out of
+ * line, so that without large pairs the code that a block runs through is short. */
+template <bool MANY>
+static __device__ __noinline__ void push_device(const kernel_args &a, block_state &b,
+                                                const struct alltoallv_pair elements)
 {
-  if (!numbered && threadIdx.x < a.n) b.tiles[threadIdx.x] = 0; /* there is nothing to send */
+  const int p = threadIdx.x;
+  for (int k = 0; k < payloads<MANY>(a); k++) {
+    use_payload<MANY>(a, b, elements, k);
+    if (MANY && p < a.n) number_tiles(a, b, b.pairs, p);
+    if (p < a.n) b.to[p] = at_place(a, p, b.place[k][p]);
+    __syncthreads();
+    /* Many tiles: team 0, which has no lines to send, begins with the own part, for which the links
+     * are not needed. The others help when they have nothing left to push. */
+    const tile_count t = count_tiles(a, b);
+    bool pushes = t.few || blockIdx.y != 0;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++, pushes = !pushes)
+      if (pushes)
+        push_tiles(a, b, k, t);
+      else if (!t.few)
+        copy_own_tiles(a, b.pairs[a.rank], &a.state->taken[b.epoch & 1].own[k], ~0u, 0);
+  }
   __syncthreads();
-  push_bodies(a, b);
+  if (p < a.n && p != a.rank && is_large(a, elements.sends)) tell_done(a, b, p);
 }
 
 #endif

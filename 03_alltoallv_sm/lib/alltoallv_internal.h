@@ -29,7 +29,7 @@ struct alltoallv_handle {
   ncclComm_t comm;
   int rank, n;
   alltoallv_config_t config; /* max_blocks: of all ranks the least */
-  size_t ll_bytes;           /* pairs up to this size take lines: whole groups */
+  size_t ll_bytes;           /* of a mailbox, for lines: whole groups. See choose_launch */
   uint32_t first_epoch;
   char why[160];
 

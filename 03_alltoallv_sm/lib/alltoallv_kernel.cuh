@@ -3,125 +3,180 @@
  *
  *   lines   small pairs, and the heads of large ones: into the scratch memory of the peer, waiting
  *           for nothing; the receiver copies them to its receive buffer
- *   tiles   the rest of large pairs: straight into the receive buffer of the peer, once its header
- *           has said where; at the end each block tells the peer that it is done
+ *   tiles   the rest of large pairs, the body: straight into the receive buffer of the peer, once
+ *           its header has said where; at the end each block tells the peer that it is done
  *
  * Sender and receiver choose by the size of the pair; if counts disagree, `contradicts` ends the
- * wait. Before it pushes, a block waits for headers only. These come first, so no cycle can form.
+ * wait. Before it sends, a block waits for headers only. These come first, so no cycle can form.
  *
- *   the first push_blocks   headers, or rows of counts (block 0); tiles; "done"; help with the own
- *                           part. The last one to begin waits for "done" of all ranks. Without
- *                           large pairs there is one such block, for headers.
- *   the others              send lines; copy the own part; receive lines
+ * Without large pairs, and in MODE_DEVICE, the grid has a team of blocks (those with the same
+ * blockIdx.y) for every rank, or fewer if blocks are short: see FOR_EACH_OF_TEAM. Which block does
+ * what:
  *
- * Lines have blocks of their own, because stores and loads of a multiprocessor queue up together: a
- * block that sends lines would see the header late.
+ *                           MODE_SMALL               MODE_DEVICE, MODE_MANY
+ *   block 0 of team 0       headers: its first       rows of counts, tiles, own part
+ *                           warps; own part: others
+ *   other blocks of team 0  own part                 tiles, own part
+ *   teams from 1 on         lines                    tiles, lines, large own part
  *
- * Progress. All blocks of an exchange are on the GPU at the same time: the header asks for that.
- * What any of them waits for has been sent without waiting, or after headers alone: no cycle.
- * (Where all ranks have the same grid, blocks that come late keep nobody from going on: a block
- * waits for what the block of its number has sent before it waits, and the last one that pushes
- * waits when all others have begun. Grids differ where only some ranks have large pairs, or with
- * device counts.) */
+ * In MODE_LARGE all ranks have the same grid, and there are no teams. The first a.line_blocks
+ * blocks send lines, waiting for nothing, and then copy the own part. The others wait for headers,
+ * push tiles, help with the own part, and receive lines. Stores and loads of a multiprocessor queue
+ * up together: a block that sends lines would see the header late.
+ *
+ * Progress. All blocks of an exchange are on the GPU at the same time: alltoallv.h asks for that.
+ */
 #ifndef ALLTOALLV_KERNEL_CUH
 #define ALLTOALLV_KERNEL_CUH
 
 #include "alltoallv_counts.cuh"
 
-/* Where the counts are known, and whether there are bodies. An exchange of lines alone leaves out
- * what it does not need: it spends most of its time on fetching instructions. */
-enum { MODE_LINES, MODE_HOST, MODE_DEVICE };
+/* A mode leaves out what an exchange does not need: a small one spends most of its time on fetching
+ * instructions. */
+enum {
+  MODE_SMALL,  /* counts from the host, and no pair is above the threshold */
+  MODE_LARGE,  /* counts from the host */
+  MODE_DEVICE, /* counts on the device */
+  MODE_MANY,   /* counts on the device, and several payloads */
+};
 
 /* ---- counts from the host: what two ranks say of a pair ------------------------------------ */
 
-/* By thread p: tells rank p what this one expects of the pair, waits for what that says, compares,
- * and reports what differs. Both ranks compare the same two numbers. */
-template <int MODE>
-static __device__ __forceinline__ void meet(const kernel_args &a, block_state &b, uint32_t epoch,
-                                            int p)
+/* Tells rank p what I expect of the pair, waits for what that says, compares, and reports what
+ * differs; both ranks compare the same two numbers. Does what I expect come? *place: where my part
+ * shall go, or 0. */
+static __device__ __forceinline__ bool meet(const kernel_args &a, uint32_t epoch, int p,
+                                            uint64_t *place)
 {
   const struct alltoallv_pair &pair = a.pairs[p];
   struct alltoallv_header h;
-  send_header(a, epoch, p, this_block(),
+  *place = 0;
+  send_header(a, epoch, p, tile_block(a),
               {pair.sends, pair.gets, a.x.payload[0].place + pair.gets_at, a.x.kind, a.x.element});
-  if (!read_header(a, epoch, p, &h)) return;
-  if (h.kind != a.x.kind)
-    return report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind});
+  if (!read_header(a, epoch, p, &h)) return false;
+  if (h.kind != a.x.kind) {
+    report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind});
+    return false;
+  }
   if (h.sent != pair.gets)
     report_counts(a, epoch, {ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.gets});
-  else if (MODE != MODE_LINES && p != a.rank && has_body(a, pair.gets))
-    b.blocks[p] = a.push_blocks;
   if (h.expect != pair.sends)
     report_counts(a, epoch, {ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.sends, h.expect});
-  else if (MODE != MODE_LINES)
-    b.place[0][p] = h.place;
+  else
+    *place = h.place;
+  return h.sent == pair.gets;
 }
 
-/* Completes b. Few threads read the epoch, because a hundred reads of one address queue up. The
- * handle may break while they read, so what thread 0 has read decides for the block: barriers
- * follow. */
-template <int MODE>
-static __device__ __forceinline__ void meet_all(const kernel_args &a, block_state &b)
+/* ---- the modes; each returns the epoch ------------------------------------------------------ */
+
+static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
 {
   const int p = threadIdx.x;
-  bool meets = p < a.n;
-  struct beginning now = {0, false};
-  if (MODE != MODE_LINES && p < a.n) { /* what takes no more than arguments */
-    b.pairs[p] = a.pairs[p];
-    b.place[0][p] = 0, b.blocks[p] = 0;
-    number_tiles(a, b, a.pairs, 0, p);
-    meets = p != a.rank && (has_body(a, a.pairs[p].sends) || has_body(a, a.pairs[p].gets));
-  }
-  GRIDDEPCONTROL("wait");
-  if (p < a.n || this_block() == 0) now = begin_exchange(a);
-  if (this_block() == 0) clear_stale_lines(a, now.epoch);
-  if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
-  /* block 0 meets every rank, also where no bytes go: see read_header */
-  if (p < a.n && !now.broken && (meets || this_block() == 0)) meet<MODE>(a, b, now.epoch, p);
-  __syncthreads();
-}
-
-/* ---- both kinds of exchange; each returns the epoch ---------------------------------------- */
-
-template <int MODE>
-static __device__ __forceinline__ uint32_t exchange_host(const kernel_args &a, block_state &b)
-{
-  if (this_block() < a.push_blocks) {
-    meet_all<MODE>(a, b);
-    if (MODE != MODE_LINES && !b.stop) push_bodies(a, b);
-    return b.epoch;
-  }
-  const line_warp w = this_line_warp(a, MODE == MODE_HOST);
-  GRIDDEPCONTROL("wait");
-  send_lines(a, w, a.pairs); /* no barrier on the way to the first store */
+  const bool lines = blockIdx.y != 0;
+  if (lines) send_lines(a, a.pairs, 0); /* no barrier on the way to the first store */
   const struct beginning now = begin_exchange(a);
-  if (now.broken) return now.epoch;
-  copy_own_by(a, w, a.pairs, now.epoch, MODE == MODE_HOST);
-  receive_lines(a, w, a.pairs, now.epoch);
+  if (this_block() == 0) clear_stale_lines(a, now.epoch);
+  if (lines) {
+    if (!now.broken) receive_lines(a, a.pairs, 0, now.epoch);
+    return now.epoch;
+  }
+  const uint32_t most = (uint32_t)(a.n + 31) / 32, warps = blockDim.x / 32;
+  const uint32_t waiters = this_block() == 0 ? most : 0;
+  uint64_t place;
+  if ((uint32_t)p / 32 >= waiters)
+    copy_own(a, a.pairs[a.rank], this_block() * warps + p / 32 - most, gridDim.x * warps - most);
+  else if (!now.broken && p < a.n) /* every rank, also where no bytes go: see read_header */
+    meet(a, now.epoch, p, &place);
   return now.epoch;
 }
 
-/* Where no pair has a body, all blocks but the first deal with lines. */
+/* MODE_LARGE, the blocks that send lines. */
+static __device__ __forceinline__ uint32_t exchange_lines(const kernel_args &a)
+{
+  const uint32_t warp = threadIdx.x / 32 * a.line_blocks + this_block();
+  const uint32_t warps = blockDim.x / 32 * a.line_blocks;
+  GRIDDEPCONTROL("wait");
+  send_dealt(a, warp, warps);
+  const struct beginning now = begin_exchange(a);
+  if (!now.broken)
+    copy_own_tiles(a, a.pairs[a.rank], &a.state->taken[now.epoch & 1].own[0], warp, warps);
+  return now.epoch;
+}
+
+/* The others. Few threads read the epoch, because a hundred reads of one address queue up. The
+ * handle may break while they read, so what thread 0 has read decides for the block: barriers
+ * follow. */
+static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, block_state &b)
+{
+  const int p = threadIdx.x;
+  const bool thread_of_rank = p < a.n, first = tile_block(a) == 0;
+  struct alltoallv_pair pair = {};
+  struct beginning now = {0, false};
+  uint64_t head = 0;
+  if (thread_of_rank) { /* what takes no more than arguments */
+    pair = a.pairs[p];
+    head = in_lines(a, pair.sends);
+    number_tiles(a, b, a.pairs, p);
+    b.pairs[p] = {pair.sends - head, pair.sends_at + head, 0, 0};
+    b.to[p] = NULL;
+    b.blocks[p] = 0;
+  }
+  GRIDDEPCONTROL("wait");
+  if (thread_of_rank || first) now = begin_exchange(a);
+  if (first) clear_stale_lines(a, now.epoch);
+  if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
+  const bool large = pair.sends > a.ll_threshold || pair.gets > a.ll_threshold;
+  if (thread_of_rank && !now.broken && (first || (large && p != a.rank))) {
+    uint64_t place;
+    const bool comes = meet(a, now.epoch, p, &place);
+    if (place != 0) b.to[p] = at_place(a, p, place) + head;
+    if (comes && p != a.rank && pair.gets > a.ll_threshold) b.blocks[p] = tile_blocks(a);
+  }
+  __syncthreads();
+  if (b.stop) return b.epoch;
+  auto &taken = a.state->taken[b.epoch & 1];
+  uint32_t begun = 0;
+  if (p == 0) begun = atomicAdd(&taken.begun, 1) + 1; /* is there when needed */
+  push_tiles(a, b, 0, count_tiles(a, b));
+  __syncthreads();
+  if (thread_of_rank && b.tiles[p] > 0 && b.to[p] != NULL) tell_done(a, b, p);
+  if (p == 0) b.last = begun == tile_blocks(a);
+  GRIDDEPCONTROL("launch_dependents");
+  const uint32_t waiters = (uint32_t)(a.n + 31) / 32; /* warps that wait for fences */
+  const uint32_t warps = blockDim.x / 32 - waiters;
+  if ((uint32_t)p / 32 >= waiters) {
+    copy_own_tiles(a, a.pairs[a.rank], &taken.own[0], ~0u, blockDim.x / 32 * a.line_blocks);
+    receive_dealt(a, b.epoch, ((uint32_t)p / 32 - waiters) * tile_blocks(a) + tile_block(a),
+                  warps * tile_blocks(a));
+  }
+  __syncthreads();
+  await_data(a, b);
+  return b.epoch;
+}
+
+template <bool MANY>
 static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a, block_state &b)
 {
   const int p = threadIdx.x;
-  GRIDDEPCONTROL("wait");
-  if (this_block() == 0) send_rows(a);
-  const bool sends = load_counts(a, b);
-  if (this_block() >= first_line_block(a, sends))
-    send_lines(a, this_line_warp(a, sends), b.pairs);
-  else if (sends && p < a.n)
-    number_tiles(a, b, b.pairs, 0, p);
-  bool gets;
-  if (!share_counts(a, b, gets)) return b.epoch;
-  const bool bodies = sends || gets;
-  if (this_block() >= first_line_block(a, bodies)) {
-    const line_warp w = this_line_warp(a, bodies);
-    copy_own_by(a, w, b.pairs, b.epoch, bodies);
-    receive_lines(a, w, b.pairs, b.epoch);
-  } else if (bodies) {
-    push_device(a, b, sends);
+  struct alltoallv_pair elements = {};
+  if (this_block() == 0) send_rows<MANY>(a);
+  const bool push = load_counts(a, b, elements);
+  for (int k = 0; k < payloads<MANY>(a); k++) {
+    use_payload<MANY>(a, b, elements, k);
+    send_lines(a, b.pairs, groups_before(a, k));
   }
+  if (push && p < a.n) number_tiles(a, b, b.pairs, p);
+  if (!share_counts<MANY>(a, b, elements)) return b.epoch;
+  if (push) push_device<MANY>(a, b, elements);
+  for (int k = 0; k < payloads<MANY>(a); k++) {
+    use_payload<MANY>(a, b, elements, k);
+    if (!push && blockIdx.y == 0)
+      copy_own(a, b.pairs[a.rank], p / 32 * gridDim.x + blockIdx.x, blockDim.x / 32 * gridDim.x);
+    receive_lines(a, b.pairs, groups_before(a, k), b.epoch);
+  }
+  if (p < a.n && p != a.rank && is_large(a, elements.gets))
+    for (uint32_t block = this_block(); block < b.blocks[p]; block += all_blocks())
+      if (!await_block(a, b, p, block)) break;
   return b.epoch;
 }
 
@@ -132,16 +187,18 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
   __shared__ block_state b;
   const int p = threadIdx.x;
   uint32_t epoch;
-  if constexpr (MODE == MODE_DEVICE)
-    epoch = exchange_device(a, b);
+  if constexpr (MODE == MODE_SMALL)
+    epoch = exchange_small(a);
+  else if constexpr (MODE == MODE_LARGE)
+    epoch = this_block() < a.line_blocks ? exchange_lines(a) : exchange_large(a, b);
   else
-    epoch = exchange_host<MODE>(a, b);
+    epoch = exchange_device<MODE == MODE_MANY>(a, b);
 
   GRIDDEPCONTROL("launch_dependents");
   __syncthreads(); /* no thread needs the old epoch any more */
-  if (this_block() == 0) {
-    /* grids differ in size, so block 0 also updates the epochs of blocks that did not run */
-    for (uint32_t i = gridDim.x + p; i < ALLTOALLV_MAX_BLOCKS; i += blockDim.x)
+  if (tile_block(a) == 0) {
+    /* grids differ in size, so one block also updates the epochs of blocks that did not run */
+    for (uint32_t i = all_blocks() + p; i < ALLTOALLV_MAX_BLOCKS; i += blockDim.x)
       a.state->block[i].epoch = epoch;
     auto *next = reinterpret_cast<uint32_t *>(&a.state->taken[~epoch & 1]);
     if (p < sizeof(a.state->taken[0]) / sizeof(*next)) next[p] = 0; /* of the next exchange */
@@ -152,8 +209,11 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
 template <int MODE>
 __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant__ kernel_args a)
 {
-  /* the branch, never taken, is there to load the arguments now */
-  if (a.state == NULL || a.x.kind == 0 || a.pairs[0].sends == UINT64_MAX) __trap();
+  /* the branch, never taken, is there to load the arguments now: four times 64 bytes */
+  if (a.state == NULL || a.x.most == 1 || a.x.payload[0].unit == 0 ||
+      a.pairs[0].sends == UINT64_MAX)
+    __trap();
+  if (MODE != MODE_LARGE) GRIDDEPCONTROL("wait"); /* there it comes later */
   exchange<MODE>(a);
 }
 

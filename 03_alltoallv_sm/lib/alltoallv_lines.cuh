@@ -65,151 +65,158 @@ static __device__ __forceinline__ lane_words move_words(char *part, uint32_t g, 
              : move_odd_words<STORE>(at, v, left);
 }
 
-/* ---- what goes in lines -------------------------------------------------------------------- */
-
-/* One payload of what a pair sends or receives. */
-struct part {
-  char *at;
-  uint64_t bytes;
-};
-
-static __device__ __forceinline__ part sent_part(const kernel_args &a,
-                                                 const struct alltoallv_pair &pair, int k)
-{
-  const struct alltoallv_payload &l = a.x.payload[k];
-  return {const_cast<char *>(l.send) + pair.sends_at * l.unit, pair.sends * l.unit};
-}
-
-static __device__ __forceinline__ part received_part(const kernel_args &a,
-                                                     const struct alltoallv_pair &pair, int k)
-{
-  const struct alltoallv_payload &l = a.x.payload[k];
-  return {l.recv + pair.gets_at * l.unit, pair.gets * l.unit};
-}
-
-static __device__ __forceinline__ uint64_t most_in_lines(const kernel_args &a)
-{
-  return (uint64_t)a.ll_groups * ALLTOALLV_GROUP_BYTES;
-}
-
-/* A part has a head, which goes in lines, and a body, which goes in tiles. A small one is all head.
- * A large one has a head because the link has time while the header is awaited; a little above the
- * limit it is longer, so that no part takes much longer than a slightly smaller one. This depends
- * on the bytes alone, so both sides agree when their counts do. Counts that cannot be meant have no
- * head: what they say need not exist. */
-static __device__ __forceinline__ uint64_t head_of(const kernel_args &a, uint64_t bytes)
-{
-  const uint64_t most = most_in_lines(a);
-  if (bytes <= most) return bytes;
-  if (bytes >= ALLTOALLV_TOO_MANY) return 0;
-  return 2 * bytes + a.head < 3 * most ? (3 * most - 2 * bytes) / 128 * 128 : a.head;
-}
-
-/* Has any payload of so many units a body? */
-static __device__ __forceinline__ bool has_body(const kernel_args &a, uint64_t units)
-{
-  return units * a.x.widest > most_in_lines(a);
-}
-
-/* ---- which warp sends and receives which group --------------------------------------------- */
-
 static __device__ __forceinline__ uint32_t groups_of(uint64_t bytes)
 {
   return ((uint32_t)bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES;
 }
 
-/* A warp that deals with lines: of the blocks that do not push, or if there are no bodies, of all
- * but the first. Each rank is home to 2^shift of them, for what goes to rank + i and comes from
- * rank - i. There group g begins with warp g of that home, and goes on with the homes after it. So
- * small parts have warps of their own, and of uneven ones every warp has about as many groups.
- * (No division: it would take longer than the rest.) */
-struct line_warp {
-  uint32_t number, warps, shift;
-};
-
-static __device__ __forceinline__ uint32_t first_line_block(const kernel_args &a, bool bodies)
+/* The first of a lane's lines of group g; the others follow at distances of 512 bytes. */
+static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
 {
-  return bodies ? a.push_blocks : 1;
+  return mailbox + ALLTOALLV_LL_AT +
+         (g * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-static __device__ __forceinline__ line_warp this_line_warp(const kernel_args &a, bool bodies)
+/* Blocks with the same blockIdx.y are a team. Team i > 0 sends lines to rank + i and receives them
+ * from rank - i; with fewer teams than ranks also for i + gridDim.y - 1 and so on. So a block waits
+ * for the block of its number at another rank, which has sent before it waits: where grids are
+ * equal, blocks that are not resident yet keep nobody from going on. */
+#define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
+
+/* The groups of a pair for this warp of its team; neighbors go to different multiprocessors. */
+#define FOR_EACH_GROUP(g, bytes)                                                     \
+  for (uint32_t g = threadIdx.x / 32 * gridDim.x + blockIdx.x; g < groups_of(bytes); \
+       g += blockDim.x / 32 * gridDim.x)
+
+/* How many bytes of a pair take lines: of a small one all, of a large one a head, for which the
+ * link has time while the header is awaited. Just above the threshold heads are longer, so that no
+ * pair is much slower than a slightly smaller one. (With device counts all of a large pair goes in
+ * tiles.) */
+static __device__ __forceinline__ uint64_t in_lines(const kernel_args &a, uint64_t bytes)
 {
-  const uint32_t first = first_line_block(a, bodies), blocks = gridDim.x - first;
-  return {threadIdx.x / 32 * blocks + this_block() - first, blockDim.x / 32 * blocks,
-          a.line_shift[bodies]};
+  const uint64_t most = a.ll_threshold, twice = 2 * most;
+  if (bytes <= most) return bytes;
+  if (a.x.kind != ALLTOALLV_KIND_HOST) return 0;
+  return bytes + a.head < twice ? (twice - bytes) / 128 * 128 : a.head;
 }
 
-/* Calls f(i, g, step) for every rank + i that this warp deals with: g is the first group, and
- * others follow at distances of `step`. Where grids are equal, a group is received by the warp of
- * the number that has sent it. Other pairs than that at home are not even looked at if no head
- * reaches further: each would be a cache miss. */
-template <typename F>
-static __device__ __forceinline__ void for_each_rank(const kernel_args &a, const line_warp &w, F f)
+/* One warp sends a group to rank p. False: nothing may be sent any more. `before`: groups of lines
+ * in the mailbox before those of this payload. */
+static __device__ __forceinline__ bool send_group(const kernel_args &a,
+                                                  const struct alltoallv_pair &pair, int p,
+                                                  uint64_t bytes, uint32_t g, uint32_t before)
 {
-  for (uint32_t at = w.number; at >> w.shift < a.n; at += w.warps) {
-    int i = at >> w.shift;
-    uint32_t g = at - (i << w.shift);
-    for (int ranks = a.n; ranks > 0 && g < a.most_groups; ranks--, g += 1 << w.shift) {
-      if (i > 0) f(i, g, a.n << w.shift);
-      i = i > 0 ? i - 1 : a.n - 1;
-    }
+  const int left = bytes_left(bytes, g);
+  if (left <= 0) return true;
+  char *part = const_cast<char *>(a.x.payload[0].send) + pair.sends_at;
+  const lane_words v = move_words<false>(part, g, {}, left);
+  const struct beginning now = begin_exchange(a);
+  if (now.broken) return false; /* see read_header */
+  char *lines = lane_lines(mailbox(a, p, a.rank, now.epoch), before + g);
+  store_line(lines, v.word[0].x, v.word[1].x, v.word[2].x, now.epoch);
+  store_line(lines + 512, v.word[0].y, v.word[1].y, v.word[2].y, now.epoch);
+  store_line(lines + 1024, v.word[0].z, v.word[1].z, v.word[2].z, now.epoch);
+  store_line(lines + 1536, v.word[0].w, v.word[1].w, v.word[2].w, now.epoch);
+  return true;
+}
+
+/* One warp receives a group from rank p. False: no more come from there. */
+static __device__ __forceinline__ bool receive_group(const kernel_args &a,
+                                                     const struct alltoallv_pair &pair,
+                                                     uint32_t epoch, int p, uint64_t bytes,
+                                                     uint32_t g, uint32_t before)
+{
+  const int left = bytes_left(bytes, g);
+  if (left <= 0) return true;
+  const char *lines = lane_lines(mailbox(a, a.rank, p, epoch), before + g);
+  auto in_vain = [&] { return contradicts(a, epoch, p, pair.gets); };
+  line l[4];
+  if (!await_lines(a, epoch, p, lines, 512, l, in_vain)) return false;
+  lane_words v;
+#pragma unroll
+  for (int j = 0; j < 3; j++)
+    v.word[j] = make_uint4(l[0].word[j], l[1].word[j], l[2].word[j], l[3].word[j]);
+  move_words<true>(a.x.payload[0].recv + pair.gets_at, g, v, left);
+  return true;
+}
+
+static __device__ __forceinline__ int rank_plus(const kernel_args &a, int i)
+{
+  return a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
+}
+
+static __device__ __forceinline__ int rank_minus(const kernel_args &a, int i)
+{
+  return a.rank >= i ? a.rank - i : a.rank - i + a.n;
+}
+
+static __device__ __forceinline__ void
+send_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t before)
+{
+  FOR_EACH_OF_TEAM(a, i)
+  {
+    const int p = rank_plus(a, i);
+    const uint64_t bytes = pairs[p].sends;
+    if (bytes > a.ll_threshold) continue;
+    FOR_EACH_GROUP(g, bytes)
+    if (!send_group(a, pairs[p], p, bytes, g, before)) return;
   }
 }
 
-/* The first of a lane's lines of group g; the others follow at distances of 512 bytes. */
-static __device__ __forceinline__ char *lane_lines(const kernel_args &a, char *mailbox, int k,
-                                                   uint32_t g)
-{
-  return mailbox + ALLTOALLV_LL_AT +
-         ((k * a.ll_groups + g) * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
-}
-
-static __device__ __forceinline__ void send_lines(const kernel_args &a, const line_warp &w,
-                                                  const struct alltoallv_pair *pairs)
-{
-  for (int k = 0; k < a.x.payloads; k++)
-    for_each_rank(a, w, [&](int i, uint32_t first, uint32_t step) {
-      const int p = a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
-      const part all = sent_part(a, pairs[p], k);
-      const uint64_t head = head_of(a, all.bytes);
-      for (uint32_t g = first; g < groups_of(head); g += step) {
-        const int left = bytes_left(head, g);
-        if (left <= 0) continue;
-        const lane_words v = move_words<false>(all.at, g, {}, left);
-        const struct beginning now = begin_exchange(a);
-        if (now.broken) return; /* see read_header */
-        char *lines = lane_lines(a, mailbox(a, p, a.rank, now.epoch), k, g);
-        store_line(lines, v.word[0].x, v.word[1].x, v.word[2].x, now.epoch);
-        store_line(lines + 512, v.word[0].y, v.word[1].y, v.word[2].y, now.epoch);
-        store_line(lines + 1024, v.word[0].z, v.word[1].z, v.word[2].z, now.epoch);
-        store_line(lines + 1536, v.word[0].w, v.word[1].w, v.word[2].w, now.epoch);
-      }
-    });
-}
-
-static __device__ __forceinline__ void receive_lines(const kernel_args &a, const line_warp &w,
+static __device__ __forceinline__ void receive_lines(const kernel_args &a,
                                                      const struct alltoallv_pair *pairs,
-                                                     uint32_t epoch)
+                                                     uint32_t before, uint32_t epoch)
 {
-  for (int k = 0; k < a.x.payloads; k++)
-    for_each_rank(a, w, [&](int i, uint32_t first, uint32_t step) {
-      const int p = a.rank >= i ? a.rank - i : a.rank - i + a.n;
-      const part all = received_part(a, pairs[p], k);
-      const uint64_t head = head_of(a, all.bytes);
-      auto in_vain = [&] { return contradicts(a, epoch, p, pairs[p].gets); };
-      for (uint32_t g = first; g < groups_of(head); g += step) {
-        const int left = bytes_left(head, g);
-        if (left <= 0) continue;
-        const char *lines = lane_lines(a, mailbox(a, a.rank, p, epoch), k, g);
-        line l[4];
-        if (!await_lines(a, epoch, p, lines, 512, l, in_vain)) return; /* nothing more from p */
-        lane_words v;
-#pragma unroll
-        for (int j = 0; j < 3; j++)
-          v.word[j] = make_uint4(l[0].word[j], l[1].word[j], l[2].word[j], l[3].word[j]);
-        move_words<true>(all.at, g, v, left);
-      }
-    });
+  FOR_EACH_OF_TEAM(a, i)
+  {
+    const int p = rank_minus(a, i);
+    const uint64_t bytes = pairs[p].gets;
+    if (bytes > a.ll_threshold) continue;
+    FOR_EACH_GROUP(g, bytes)
+    if (!receive_group(a, pairs[p], epoch, p, bytes, g, before)) break;
+  }
+}
+
+/* Without teams: the groups of all pairs, in one sequence, are dealt to `warps` warps in turn.
+ * `next` is the first one of this warp in the pair, and then in the next pair. */
+#define FOR_EACH_DEALT(g, bytes, next, warps) \
+  for (uint32_t g = next, end = groups_of(bytes); g < end || (next = g - end, false); g += warps)
+
+static __device__ __forceinline__ void send_dealt(const kernel_args &a, uint32_t next,
+                                                  uint32_t warps)
+{
+  for (int i = 1; i < a.n; i++) {
+    const int p = rank_plus(a, i);
+    const uint64_t bytes = in_lines(a, a.pairs[p].sends);
+    FOR_EACH_DEALT(g, bytes, next, warps)
+    if (!send_group(a, a.pairs[p], p, bytes, g, 0)) return;
+  }
+}
+
+static __device__ __forceinline__ void receive_dealt(const kernel_args &a, uint32_t epoch,
+                                                     uint32_t next, uint32_t warps)
+{
+  for (int i = 1; i < a.n; i++) {
+    const int p = rank_minus(a, i);
+    const uint64_t bytes = in_lines(a, a.pairs[p].gets);
+    bool comes = true;
+    FOR_EACH_DEALT(g, bytes, next, warps)
+    comes = comes && receive_group(a, a.pairs[p], epoch, p, bytes, g, 0);
+  }
+}
+
+/* A small part for myself, by warp number `first` of `warps`. */
+static __device__ __forceinline__ void
+copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
+{
+  char *part = const_cast<char *>(a.x.payload[0].send) + own.sends_at;
+  if (own.sends != own.gets) return;
+  for (uint32_t g = first; g < groups_of(own.sends); g += warps) {
+    const int left = bytes_left(own.sends, g);
+    if (left > 0)
+      move_words<true>(a.x.payload[0].recv + own.gets_at, g, move_words<false>(part, g, {}, left),
+                       left);
+  }
 }
 
 #endif

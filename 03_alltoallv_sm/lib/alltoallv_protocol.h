@@ -47,11 +47,11 @@ struct alltoallv_request {
   uint32_t element; /* what the caller counts in, in bytes; device counts: of the first payload */
   uint32_t payloads;
   uint32_t widest; /* the largest unit of them */
-  struct alltoallv_payload payload[ALLTOALLV_MAX_PAYLOADS];
   /* device counts: what fits, the largest count, in elements; and device arrays */
   uint64_t room, most;
   const size_t *sendcounts, *sdispls;
   size_t *recvcounts, *rdispls, *needed;
+  struct alltoallv_payload payload[ALLTOALLV_MAX_PAYLOADS];
 };
 
 /* ---- the header --------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ ALLTOALLV_RULE int alltoallv_in_slots(uint32_t kind)
  * and a large pair each block b does that pushes, to block b of the peer, so that no block waits
  * for another. With device counts block 0 sends one for each payload, in slot after slot, and the
  * row of counts comes after the slots: a line for each rank, with the elements that it is sent |
- * kind + 256 * the blocks that push. */
+ * kind + 256 * the blocks of the sender's launch. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: elements that fit */
@@ -172,9 +172,9 @@ struct alltoallv_state {
   uint32_t reported; /* last epoch that has reported an error */
   struct {
     uint32_t pushed[ALLTOALLV_MAX_PAYLOADS]; /* tiles handed out: see push_tiles */
-    uint32_t own[ALLTOALLV_MAX_PAYLOADS];    /* and those of the rank's own part: see copy_own */
-    uint32_t begun;                          /* blocks that have begun to push: see push_bodies */
-  } taken[2];                                /* [parity of the epoch] */
+    uint32_t own[ALLTOALLV_MAX_PAYLOADS]; /* the same of the rank's own part: see copy_own_tiles */
+    uint32_t begun;                       /* blocks that have begun to push: see await_data */
+  } taken[2];                             /* [parity of the epoch] */
 };
 
 /* ---- errors that the device finds --------------------------------------------------------- */

@@ -66,155 +66,146 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
     copy_odd(to, from, count, bits);
 }
 
-/* ---- the rank's own part ------------------------------------------------------------------- */
+/* ---- which warp moves which tile ---------------------------------------------------------- */
 
-/* What is next, from a counter that block 0 sets back in the next exchange. The first lane asks,
- * before the warp copies, and the others hear of it when it has copied. */
-static __device__ __forceinline__ uint32_t ask(uint32_t *counter, uint32_t first)
-{
-  return threadIdx.x % 32 == 0 ? first + atomicAdd(counter, 1) : 0;
-}
-
-/* By warps that have nothing to send, beginning with tile number `first` (NO_TILE: ask). The next
- * ones follow at distances of `step`, or if there are bodies, all who have time ask for one. */
-#define NO_TILE UINT32_MAX
-
-static __device__ __forceinline__ void copy_own(const kernel_args &a,
-                                                const struct alltoallv_pair &own, uint32_t epoch,
-                                                bool bodies, uint32_t first, uint32_t step)
-{
-  if (own.sends != own.gets) return;
-  for (int k = 0; k < a.x.payloads; k++) {
-    const part from = sent_part(a, own, k), to = received_part(a, own, k);
-    const uint32_t tiles = from.bytes > 0 ? tiles_in(from.bytes) : 0;
-    uint32_t *counter = &a.state->taken[epoch & 1].own[k], tile = first, next;
-    if (tile == NO_TILE) tile = __shfl_sync(~0u, ask(counter, step), 0);
-    for (; tile < tiles; tile = __shfl_sync(~0u, next, 0)) {
-      next = bodies ? ask(counter, step) : tile + step;
-      copy_tile(to.at, from.at, from.bytes, tile);
-    }
-  }
-}
-
-/* The warps that deal with lines; without bodies, those that are at home at this rank. */
-static __device__ __forceinline__ void copy_own_by(const kernel_args &a, const line_warp &w,
-                                                   const struct alltoallv_pair *pairs,
-                                                   uint32_t epoch, bool bodies)
-{
-  const uint32_t step = bodies ? w.warps : min(w.warps, 1 << w.shift);
-  if (w.number < step) copy_own(a, pairs[a.rank], epoch, bodies, w.number, step);
-}
-
-/* ---- which warp pushes which tile ---------------------------------------------------------- */
-
-static __device__ __forceinline__ uint32_t push_warps(const kernel_args &a)
-{
-  return blockDim.x / 32 * a.push_blocks;
-}
-
-/* The tiles of all bodies are numbered in one sequence. In a short exchange tile t goes to warp t
+/* In a short exchange the tiles of all bodies are numbered in one sequence. Tile t goes to warp t
  * modulo the number of warps, so the warps' shares differ by one tile at most. But a warp takes one
  * tile of each pair in turn: so all links are busy, and neighboring tiles are written at the same
  * time. (One pair after the other is slower there, and so is one range per block.)
  *
- * By thread p: the tiles of payload k for rank p, and which warp has the first. */
-static __device__ __forceinline__ void
-number_tiles(const kernel_args &a, block_state &b, const struct alltoallv_pair *pairs, int k, int p)
+ * By thread p: the tiles for rank p, and which warp has the first. With host counts the own part is
+ * for copy_own_tiles. */
+static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
+                                                    const struct alltoallv_pair *pairs, int p)
 {
   uint32_t before = 0, tiles = 0;
   for (int q = 0; q <= p; q++) {
-    const uint64_t bytes = sent_part(a, pairs[q], k).bytes;
-    const uint64_t body = q == a.rank ? 0 : bytes - head_of(a, bytes);
+    const bool own = q == a.rank, none = own && a.x.kind == ALLTOALLV_KIND_HOST;
+    const uint64_t head = own ? 0 : in_lines(a, pairs[q].sends);
+    const uint64_t bytes = none ? 0 : pairs[q].sends - head;
     before += tiles;
-    tiles = body > 0 ? tiles_in(body) : 0;
+    tiles = bytes > 0 ? tiles_in(bytes) : 0;
   }
   b.tiles[p] = tiles;
-  b.first[p] = before % push_warps(a);
+  b.first[p] = before % (tile_blocks(a) * (blockDim.x / 32));
 }
 
-static __device__ __forceinline__ void push_tile(const kernel_args &a, const block_state &b, int k,
-                                                 int p, uint32_t tile)
+/* Neighbors are in different blocks. */
+static __device__ __forceinline__ uint32_t this_warp(const kernel_args &a)
 {
-  if (b.place[k][p] == 0) return;
-  const part all = sent_part(a, b.pairs[p], k);
-  const uint64_t head = head_of(a, all.bytes);
-  copy_tile(at_place(a, p, b.place[k][p]) + head, all.at + head, all.bytes - head, tile);
+  return threadIdx.x / 32 * tile_blocks(a) + tile_block(a);
 }
 
-/* In a long exchange tiles come from a counter: with equal shares the links idle while the slowest
- * multiprocessor finishes. (In a short one that takes a microsecond more: all warps ask at the same
- * time.) And it sends to rank + 1 first, then to rank + 2 and so on: where several GPUs store into
- * one at the same time, a link carries less. */
+static __device__ __forceinline__ void push_tile(const block_state &b, const char *send, int p,
+                                                 uint32_t tile)
+{
+  if (b.to[p] != NULL) copy_tile(b.to[p], send + b.pairs[p].sends_at, b.pairs[p].sends, tile);
+}
+
+/* A long exchange takes what is next from a counter, which block 0 sets back in the next exchange:
+ * with equal shares the links idle while the slowest multiprocessor finishes. (In a short one that
+ * waits a microsecond: all warps ask the counter at the same time.) And it sends to rank + 1 first,
+ * then to rank + 2 and so on: where several GPUs store into one at the same time, a link carries
+ * less. */
 #define FEW_ROUNDS 4
 
-static __device__ __forceinline__ void push_tiles(const kernel_args &a, const block_state &b, int k)
+struct tile_count {
+  uint32_t most, all, warps; /* most: of a pair */
+  bool few;
+};
+
+static __device__ __forceinline__ tile_count count_tiles(const kernel_args &a, const block_state &b)
 {
-  const uint32_t warps = push_warps(a), warp = threadIdx.x / 32 * a.push_blocks + this_block();
-  uint32_t *counter = &a.state->taken[b.epoch & 1].pushed[k];
-  uint32_t most = 0, all = 0, next;
+  tile_count t = {0, 0, tile_blocks(a) * (blockDim.x / 32), false};
   for (int p = 0; p < a.n; p++) {
-    most = most > b.tiles[p] ? most : b.tiles[p];
-    all += b.tiles[p];
+    t.most = t.most > b.tiles[p] ? t.most : b.tiles[p];
+    t.all += b.tiles[p];
   }
-  const bool few = all <= FEW_ROUNDS * warps;
-  const uint32_t end = few ? (most + warps - 1) / warps * warps : all;
+  t.few = t.all <= FEW_ROUNDS * t.warps;
+  return t;
+}
+
+/* If they are few, with the own part as the last one; else without. */
+static __device__ __forceinline__ void push_tiles(const kernel_args &a, const block_state &b, int k,
+                                                  const tile_count &t)
+{
+  const int n = a.n, rank = a.rank; /* the compiler would load them again after each store */
+  const char *send = a.x.payload[0].send;
+  const uint32_t warps = t.warps, warp = this_warp(a);
+  uint32_t *counter = &a.state->taken[b.epoch & 1].pushed[k];
+  const bool few = t.few;
+  const uint32_t end = few ? (t.most + warps - 1) / warps * warps : t.all - b.tiles[rank];
+  uint32_t next;
   for (uint32_t at = warp; at < end; at = __shfl_sync(~0u, next, 0)) {
-    next = few ? at + warps : ask(counter, warps);
+    next = at + warps;
+    if (!few && threadIdx.x % 32 == 0) next = warps + atomicAdd(counter, 1);
     uint32_t rest = at; /* a round, which is one tile of each pair; or one tile */
-    for (int i = 1, p = a.rank; i < a.n; i++) {
-      if (++p == a.n) p = 0;
+    for (int i = 0, p = rank; i < n; i++) {
+      if (++p == n) p = 0;
       const uint32_t tile = few ? at + (warp >= b.first[p] ? 0 : warps) - b.first[p] : rest;
       const bool mine = tile < b.tiles[p];
-      if (mine) push_tile(a, b, k, p, tile);
+      if (mine) push_tile(b, send, p, tile);
       if (mine && !few) break;
       rest -= b.tiles[p];
     }
   }
 }
 
-/* ---- from the header of the peer to the arrival of the data there ------------------------- */
+/* My own part, by warps that have nothing else to do. The `first` warps begin with the units of
+ * their numbers; others, and all that have time for more, ask a counter. */
+#define OWN_UNIT 4 /* tiles */
 
-/* Waits until the blocks of all ranks have stored their shares of the bodies for this one. */
-static __device__ __forceinline__ void await_bodies(const kernel_args &a, const block_state &b)
+static __device__ __forceinline__ void copy_own_tiles(const kernel_args &a,
+                                                      const struct alltoallv_pair &own,
+                                                      uint32_t *counter, uint32_t warp,
+                                                      uint32_t first)
 {
-  for (int p = 0; p < a.n; p++) {
-    const uint32_t mine = (threadIdx.x + p * 128) % blockDim.x; /* few ranks: a flag for each */
-    for (uint32_t block = mine; block < b.blocks[p]; block += blockDim.x) {
-      const char *done =
-          slot(a, a.rank, p, b.epoch, block) + ALLTOALLV_LINE_DONE * ALLTOALLV_LINE_BYTES;
-      line l[1];
-      if (!await_lines(a, b.epoch, p, done, 0, l, [] { return false; })) return;
-    }
+  const uint32_t tiles = tiles_in(own.sends), leader = threadIdx.x % 32 == 0;
+  if (own.sends != own.gets || own.sends == 0) return;
+  uint32_t unit = warp, next = 0;
+  if (warp >= first) {
+    if (leader) next = first + atomicAdd(counter, 1);
+    unit = __shfl_sync(~0u, next, 0);
+  }
+  for (; unit * OWN_UNIT < tiles; unit = __shfl_sync(~0u, next, 0)) {
+    if (leader) next = first + atomicAdd(counter, 1);
+    for (uint32_t t = unit * OWN_UNIT; t < (unit + 1) * OWN_UNIT && t < tiles; t++)
+      copy_tile(a.x.payload[0].recv + own.gets_at, a.x.payload[0].send + own.sends_at, own.sends,
+                t);
   }
 }
 
-/* By all threads of a block that pushes, when b is complete and its tiles of payload 0 are
- * numbered: stores the bodies. Then thread p tells rank p that all of this block has been stored
- * there. Only the block that began last waits for the others: by then all blocks of this rank are
- * there, so those that end make room for the next kernel, and it keeps none from beginning. */
-static __device__ __forceinline__ void push_bodies(const kernel_args &a, block_state &b)
+/* ---- until the data have arrived ----------------------------------------------------------- */
+
+/* By thread p, after a barrier: tells rank p that all of this block has been stored there. */
+static __device__ __forceinline__ void tell_done(const kernel_args &a, const block_state &b, int p)
 {
-  const int p = threadIdx.x;
-  const bool tells = p < a.n && p != a.rank && b.place[0][p] != 0 && has_body(a, b.pairs[p].sends);
-  uint32_t begun = 0;
-  if (p == 0) begun = atomicAdd(&a.state->taken[b.epoch & 1].begun, 1) + 1; /* needed later */
-  push_tiles(a, b, 0);
-  for (int k = 1; k < a.x.payloads; k++) {
-    __syncthreads();
-    if (p < a.n) number_tiles(a, b, b.pairs, k, p);
-    __syncthreads();
-    push_tiles(a, b, k);
+  __threadfence_system();
+  store_number(slot(a, p, a.rank, b.epoch, tile_block(a)), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
+}
+
+/* Waits until the block of that number of rank p has stored its share of large pairs. */
+static __device__ __forceinline__ bool await_block(const kernel_args &a, const block_state &b,
+                                                   int p, uint32_t block)
+{
+  const char *done =
+      slot(a, a.rank, p, b.epoch, block) + ALLTOALLV_LINE_DONE * ALLTOALLV_LINE_BYTES;
+  line l[1];
+  return await_lines(a, b.epoch, p, done, 0, l, [] { return false; });
+}
+
+/* Host counts, where all ranks have the same grid: only the block that began last waits, for all
+ * blocks of all ranks. So every other one makes room for the next kernel, and for blocks that were
+ * not resident yet. */
+static __device__ __forceinline__ void await_data(const kernel_args &a, const block_state &b)
+{
+  if (!b.last) return;
+  const uint32_t threads = blockDim.x;
+  for (int p = 0; p < a.n; p++) {
+    const uint32_t mine = (threadIdx.x + p * 128) % threads; /* few ranks: a flag for each thread */
+    for (uint32_t block = mine; block < b.blocks[p]; block += threads)
+      if (!await_block(a, b, p, block)) return;
   }
-  if (p == 0) b.last = begun == a.push_blocks;
-  __syncthreads();
-  if (tells) {
-    __threadfence_system();
-    store_number(slot(a, p, a.rank, b.epoch, this_block()), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
-  }
-  GRIDDEPCONTROL("launch_dependents");
-  if (p / 32 > (a.n - 1) / 32) /* the others have a fence to wait for */
-    copy_own(a, b.pairs[a.rank], b.epoch, true, NO_TILE, this_line_warp(a, true).warps);
-  if (b.last) await_bodies(a, b);
 }
 
 #endif

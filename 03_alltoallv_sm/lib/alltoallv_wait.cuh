@@ -20,11 +20,9 @@ struct kernel_args {
   char *scratch_base;      /* where I see the scratch memory of rank 0 */
   uint64_t scratch_stride; /* from there to that of the next rank */
   int rank, n;
-  uint32_t mailbox_bytes;
-  uint32_t ll_groups, head; /* of a payload: groups of lines; bytes of a head: see in_lines */
-  uint32_t push_blocks;     /* the first blocks; the others send lines: see alltoallv_kernel.cuh */
-  uint32_t most_groups;     /* no head has more */
-  uint32_t line_shift[2];   /* [are there bodies]: see struct line_warp */
+  uint32_t ll_threshold, mailbox_bytes; /* pairs up to so many bytes take lines: see in_lines */
+  uint32_t head;                        /* what a large pair sends in lines */
+  uint32_t line_blocks; /* MODE_LARGE: so many blocks send lines and do not push; else 0 */
   struct alltoallv_request x;
   uint64_t limit; /* nanoseconds to wait; 0: forever */
   struct alltoallv_errors *errors;
@@ -33,27 +31,44 @@ struct kernel_args {
 
 /* What the threads of a block share. */
 struct block_state {
+  /* In bytes. Device counts: the pairs of the payload at hand; host counts: their bodies. */
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
-  /* where rank p wants its part of payload k; 0: nothing may be stored there */
-  uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS];
+  char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where the body for rank p goes; NULL: nowhere */
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
   uint32_t blocks[ALLTOALLV_MAX_LSA_RANKS]; /* of rank p, that will say they are done; 0: none */
+  uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS]; /* device counts: see set_pair */
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
+  int last;   /* host counts: this block began last to push */
   int stop;   /* the handle was broken when the block began; device counts: or a wait was in vain */
-  int last;   /* this block was the last one to begin to push */
 };
 
 static __device__ __forceinline__ uint32_t this_block(void)
 {
-  return blockIdx.x;
+  return blockIdx.y * gridDim.x + blockIdx.x;
+}
+
+static __device__ __forceinline__ uint32_t all_blocks(void)
+{
+  return gridDim.x * gridDim.y;
+}
+
+/* In MODE_LARGE the first blocks only send lines, and these numbers are of the others. */
+static __device__ __forceinline__ uint32_t tile_block(const kernel_args &a)
+{
+  return this_block() - a.line_blocks;
+}
+
+static __device__ __forceinline__ uint32_t tile_blocks(const kernel_args &a)
+{
+  return all_blocks() - a.line_blocks;
 }
 
 /* Early launch (programmatic dependent launch): the blocks are there before the previous kernel has
  * ended, and "wait" for its end before they read more than arguments. When its results are stored,
- * a block lets the next kernel launch. (The last one of those that push then still waits for data,
- * and what comes next for the end of all blocks.) If the host does not ask for early launch neither
- * has an effect. */
+ * a block lets the next kernel launch. (In MODE_LARGE one block then still waits for data, and what
+ * comes next for the end of all blocks.) If the host does not ask for early launch neither has an
+ * effect. */
 #if __CUDA_ARCH__ >= 900
 #define GRIDDEPCONTROL(what) asm volatile("griddepcontrol." what ";" ::: "memory")
 #else
@@ -173,7 +188,7 @@ struct finding {
 };
 
 static __device__ void report(const kernel_args &a, uint32_t epoch, struct alltoallv_error *record,
-                              const struct finding &f)
+                              const struct finding f)
 {
   volatile int *written = &record->kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
@@ -185,7 +200,7 @@ static __device__ void report(const kernel_args &a, uint32_t epoch, struct allto
 
 /* One error per epoch is enough. */
 static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t epoch,
-                                                  const struct finding &f)
+                                                  const struct finding f)
 {
   if (atomicExch(&a.state->reported, epoch) != epoch) report(a, epoch, &a.errors->counts, f);
 }
@@ -214,14 +229,14 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
   return true;
 }
 
-/* Does the header that p has sent (if it has) rule out that so many units from p are coming? */
+/* Does the header that p has sent (if it has) rule out that `bytes` bytes from p are coming? */
 static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t epoch, int p,
-                                                uint64_t units)
+                                                uint64_t bytes)
 {
   line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
   if (l.epoch != epoch) return false;
   if (l.word[2] != a.x.kind) return true;
-  return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != units;
+  return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;
 }
 
 /* All waiting: for N lines from rank p, at `at` and every `stride` bytes after it, which are loaded
@@ -270,8 +285,8 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  * Let A and B be two ranks and e an epoch. A begins e when its kernel starts, after it has finished
  * e - 1, because the exchanges of a handle follow each other. It finishes e when its kernel ends.
  *   (1) A rank that has a header of e from A knows that A has finished e - 1.
- *   (2) A rank that has finished e has had a header of e from every rank: its block 0 waits for all
- *       of them, for pairs without bytes too. (With device counts in share_counts.)
+ *   (2) A rank that has finished e has had a header of e from every rank: its block 0 (tile_block)
+ *       waits for all of them, for pairs without bytes too. (With device counts in share_counts.)
  *
  * Scratch memory. In e, B writes into its mailbox at A without waiting, into the one of the parity
  * of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has finished e - 1; by (2)
@@ -280,12 +295,12 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  *
  * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
  * from its kernel e, so whatever A's stream did with the buffer before is over. That kernel does
- * not end before every block of B with something to store has said that it is done, since the last
- * block that begins to push waits for all of these: what A's stream does next finds all of it, and
- * no store of e comes later. (Nothing acquires what B has stored: A's kernel ends, and what reads
- * begins after it. NCCL's barriers rely on the same at a kernel's end.) When the two disagree about
- * the count, B stores nothing and A waits for nothing: both compare the same two numbers. What goes
- * in lines is stored by A itself, from its mailbox.
+ * not end before every block of B with something to store has said that it is done, since blocks of
+ * A wait for all of these: what A's stream does next finds all of it, and no store of e comes
+ * later. (Nothing acquires what B has stored: A's kernel ends, and what reads begins after it.
+ * NCCL's barriers rely on the same at a kernel's end.) When the two disagree about the count, B
+ * stores nothing and A waits for nothing: both compare the same two numbers. What goes in lines is
+ * stored by A itself, from its mailbox.
  *
  * Each exchange increments the epoch of all blocks, so modes and grids may change. After a timeout
  * a rank sends nothing any more, so nobody stores to it in later epochs.
@@ -295,7 +310,7 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
 static __device__ bool read_header(const kernel_args &a, uint32_t epoch, int p,
                                    struct alltoallv_header *h)
 {
-  const char *at = slot(a, a.rank, p, epoch, this_block());
+  const char *at = slot(a, a.rank, p, epoch, tile_block(a));
   line l[3];
   auto look_at_block_0 = [&] {
     at = mailbox(a, a.rank, p, epoch);

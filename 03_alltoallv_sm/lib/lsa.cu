@@ -14,21 +14,20 @@
 #include "alltoallv_internal.h"
 #include "alltoallv_kernel.cuh"
 
-/* Measured with two and four ranks. Up to `most` bytes a pair is all lines, of which a quarter is
- * no data: above it the trip of a header costs less. Heads of all pairs together are what the link
- * carries until headers have come. */
-static const size_t most_of_pair = 3 << 19, most_of_all = 2 << 20, heads = 640 << 10;
+/* Measured with two and four ranks. With host counts a pair of more than 1 MiB is large, however
+ * few ranks there are: it has a head, so it need not wait for the header. Heads of all pairs
+ * together are as much as the link carries until headers come. */
+static const size_t lines_of_all = 2 << 20, lines_with_heads = 1 << 20, heads = 640 << 10;
 
 size_t alltoallv_lsa_lines(int n)
 {
-  const size_t others = n > 1 ? n - 1 : 1, bytes = most_of_all / others;
-  return alltoallv_least(bytes, most_of_pair) / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES;
+  const size_t bytes = lines_of_all / (size_t)(n > 1 ? n - 1 : 1);
+  return (bytes + ALLTOALLV_GROUP_BYTES - 1) / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_BYTES;
 }
 
-static void (*const kernels[])(kernel_args) = {/* [mode] */
-                                               alltoallv_kernel<MODE_LINES>,
-                                               alltoallv_kernel<MODE_HOST>,
-                                               alltoallv_kernel<MODE_DEVICE>};
+static void (*const kernels[])(kernel_args) = {
+    alltoallv_kernel<MODE_SMALL>, alltoallv_kernel<MODE_LARGE>, alltoallv_kernel<MODE_DEVICE>,
+    alltoallv_kernel<MODE_MANY>}; /* [mode] */
 
 /* ---- what is possible --------------------------------------------------------------------- */
 
@@ -63,7 +62,7 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   bool loaded =
       cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
       cudaDriverGetVersion(&driver) == cudaSuccess;
-  for (int mode = MODE_LINES; mode <= MODE_DEVICE && loaded; mode++)
+  for (int mode = MODE_SMALL; mode <= MODE_MANY && loaded; mode++)
     loaded = cudaFuncGetAttributes(&attributes, kernels[mode]) == cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
@@ -118,50 +117,57 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
 
 /* ---- launch ------------------------------------------------------------------------------- */
 
-/* The mode and the grid for an exchange, and who does what in it: idle blocks cost time. */
-static int choose_grid(struct kernel_args *a, int max_blocks, int *blocks, int *threads)
+/* The mode and the grid for an exchange, and what depends on them: idle blocks cost time. */
+static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a, dim3 *grid,
+                         int *threads)
 {
   const struct alltoallv_request *x = &a->x;
   const bool host = x->kind == ALLTOALLV_KIND_HOST;
-  const uint64_t most = (uint64_t)a->ll_groups * ALLTOALLV_GROUP_BYTES;
-  uint64_t largest = 0;
-  for (int p = 0; host && p < a->n; p++) {
+  const int max_blocks = h->config.max_blocks, teams = h->n < max_blocks ? h->n : max_blocks;
+  int blocks = max_blocks / teams; /* of a team */
+  int mode = x->payloads > 1 ? MODE_MANY : MODE_DEVICE;
+  uint64_t largest = 0, enough = blocks;
+  const size_t lines = h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads * ALLTOALLV_GROUP_BYTES;
+  a->ll_threshold = (uint32_t)(host ? alltoallv_least(lines, lines_with_heads) : lines);
+  *threads = 512;
+  if (!host) {
+    const uint64_t fits = x->room * (alltoallv_in_slots(x->kind) ? (uint64_t)h->n : 1);
+    /* Only the room is known. Half of it is assumed to be sent, with a warp for each group. */
+    if (fits > 0) enough = fits * x->widest / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    if (enough < 4) enough = 4;
+  }
+  for (int p = 0; host && p < h->n; p++) {
     if (a->pairs[p].sends > largest) largest = a->pairs[p].sends;
     if (a->pairs[p].gets > largest) largest = a->pairs[p].gets;
   }
-  if (!host) largest = x->room * x->widest;
-  *threads = host ? 128 : 512;
-  int mode = host ? MODE_LINES : MODE_DEVICE;
-  if (largest > most) { /* the same on all ranks that have a large pair */
+  if (largest > a->ll_threshold) { /* the same on all ranks that have a large pair */
     /* One multiprocessor is for the next kernel: of this one a block stays until all is there. */
-    *blocks = max_blocks > 2 ? max_blocks - 1 : 2;
-    *threads = 512;
-    if (host) mode = MODE_HOST;
-    a->push_blocks = *blocks - (*blocks < 8 ? 1 : *blocks / 4);
-  } else {
-    /* A warp for every KiB of the largest pair to every rank, in blocks as small as that allows. Of
-     * device counts only the room is known: half of it is assumed to be sent. */
-    const uint64_t tiles = (host ? largest : largest / 2) / ALLTOALLV_TILE_BYTES + 1;
-    const uint64_t warps = tiles * a->n, limit = max_blocks - 1;
-    while (*threads < 512 && warps > limit * *threads / 32) *threads *= 2;
-    const uint64_t enough = (warps * 32 + *threads - 1) / *threads;
-    a->push_blocks = 1;
-    *blocks = 1 + (int)alltoallv_least(enough, limit);
+    *grid = dim3(max_blocks > 2 ? max_blocks - 1 : 2, 1);
+    a->line_blocks = grid->x < 8 ? 1 : grid->x / 4;
+    const size_t head = heads / (size_t)(h->n > 1 ? h->n - 1 : 1);
+    a->head = (uint32_t)alltoallv_least(head, a->ll_threshold) / ALLTOALLV_GROUP_BYTES *
+              ALLTOALLV_GROUP_BYTES;
+    return MODE_LARGE;
   }
-  a->most_groups = a->ll_groups;
-  if (host)
-    a->most_groups = (uint32_t)alltoallv_least(largest / ALLTOALLV_GROUP_BYTES + 1, a->ll_groups);
-  for (int bodies = 0; bodies < 2; bodies++) {
-    const int warps = (*blocks - (bodies ? (int)a->push_blocks : 1)) * *threads / 32;
-    while (a->n << (a->line_shift[bodies] + 1) <= warps) a->line_shift[bodies]++;
+  if (host) {
+    /* a warp for every group of the largest pair, in blocks as small as that allows */
+    const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
+    mode = MODE_SMALL;
+    *threads = 128;
+    while (*threads < 512 && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
+    enough = (groups * 32 + *threads - 1) / *threads;
   }
+  if (enough < (uint64_t)blocks) blocks = (int)enough;
+  if (teams * blocks < 2) blocks = 2; /* one rank: a block for headers and another one */
+  *grid = dim3(blocks, teams);
   return mode;
 }
 
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream)
 {
-  int blocks, threads;
+  dim3 grid;
+  int threads;
   struct kernel_args a = {};
   char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
   a.state = h->state;
@@ -170,20 +176,17 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   a.rank = h->rank;
   a.n = h->n;
   a.mailbox_bytes = alltoallv_mailbox_bytes(h->ll_bytes);
-  a.ll_groups = (uint32_t)(h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads);
-  const size_t share = heads / (h->n > 1 ? h->n - 1 : 1) / x->payloads / ALLTOALLV_GROUP_BYTES;
-  a.head = (uint32_t)alltoallv_least(share, a.ll_groups) * ALLTOALLV_GROUP_BYTES;
   a.x = *x;
   for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
   if (h->config.timeout_seconds > 0) a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
-  const int mode = choose_grid(&a, h->config.max_blocks, &blocks, &threads);
-  const size_t shared = mode == MODE_DEVICE ? (size_t)h->n * (h->n + 1) * sizeof(uint64_t) : 0;
+  const int mode = choose_launch(h, &a, &grid, &threads);
+  const size_t shared = mode >= MODE_DEVICE ? (size_t)h->n * (h->n + 1) * sizeof(uint64_t) : 0;
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config = {dim3(blocks), dim3(threads), shared,
-                                     stream,       &early,        h->launches_early};
+  const cudaLaunchConfig_t config = {grid,   dim3(threads), shared,
+                                     stream, &early,        h->launches_early};
   ALLTOALLV_CUDATRY(cudaLaunchKernelEx(&config, kernels[mode], a));
   return ncclSuccess;
 }

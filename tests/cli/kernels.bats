@@ -24,6 +24,7 @@ my_kernel() {
 @test "a release too few: the race finder shows it" {
   make -s -C "$TOP" CPU=1 RACES=1 build/cpu-pthread-races/libcpu_standin.so
   my_kernel cpu-pthread-races 's/memory_order_release/memory_order_relaxed/' -DCPU_RACES -fsanitize=thread
+  code=0
   for seed in 1 2 3 4 5; do
     CPU_STANDIN_RACES=$seed start pthread 4 mine
     [ "$code" = 0 ] || break

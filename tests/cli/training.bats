@@ -49,9 +49,9 @@ OUT
 
 @test "a rate that is too large: the old file of -J stays" {
   echo old >"$WORK/epochs.csv"
-  training pthread 3 --rate 1000 --epochs 2 --algorithm oktopk -J "$WORK/epochs.csv"
+  training pthread 3 --rate 1000 --epochs 2 --algorithm topkA -J "$WORK/epochs.csv"
   exits_with 1
-  one_line "^\[rank 0\] oktopk: .*: choose a smaller --rate$"
+  one_line "^\[rank 0\] topkA: .*: choose a smaller --rate$"
   prints '^Stopped, see standard error$'
   [ "$(cat "$WORK/epochs.csv")" = old ]
 }

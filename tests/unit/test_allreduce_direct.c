@@ -68,8 +68,9 @@ static void test_limits(void **state)
  * of memory and fit into their slots, and slots do not meet. */
 static void check_chunks(size_t skip, size_t bytes, int n, int blocks, size_t most)
 {
+  static const _Alignas(128) char vector[128] = {0};
   const struct allreduce_chunks c =
-      allreduce_chunks_of((const char *)NULL + 4096 + skip, bytes, n, blocks, most);
+      allreduce_chunks_of(vector + skip % 128, bytes, n, blocks, most);
   const size_t words = (skip % 128 + bytes + 15) / 16;
   unsigned char times[4096] = {0};
   assert_true(c.chunk * ALLREDUCE_WORD <= most && words <= sizeof times);

@@ -140,18 +140,17 @@ int main(int argc, char **argv)
 {
   setenv("CPU_STANDIN_QUIET", "1", 0);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memory),       cmocka_unit_test(test_asynchrony),
-      cmocka_unit_test(test_events),       cmocka_unit_test(test_collectives),
-      cmocka_unit_test(test_rounding),     cmocka_unit_test(test_messages),
-      cmocka_unit_test(test_split),        cmocka_unit_test(test_init_all),
-      cmocka_unit_test(test_graphs),       cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_kernels),
-      cmocka_unit_test(test_kernel_windows),
-      cmocka_unit_test(test_deadlocks),
-      cmocka_unit_test(test_registration), cmocka_unit_test(test_errors),
-      cmocka_unit_test(test_differences),  cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_order),        cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_groups),       cmocka_unit_test(test_no_leaks),
+      cmocka_unit_test(test_memory),    cmocka_unit_test(test_asynchrony),
+      cmocka_unit_test(test_events),    cmocka_unit_test(test_collectives),
+      cmocka_unit_test(test_rounding),  cmocka_unit_test(test_messages),
+      cmocka_unit_test(test_split),     cmocka_unit_test(test_init_all),
+      cmocka_unit_test(test_graphs),    cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_kernels),   cmocka_unit_test(test_kernel_windows),
+      cmocka_unit_test(test_deadlocks), cmocka_unit_test(test_registration),
+      cmocka_unit_test(test_errors),    cmocka_unit_test(test_differences),
+      cmocka_unit_test(test_failures),  cmocka_unit_test(test_order),
+      cmocka_unit_test(test_abort),     cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_no_leaks),
   };
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests_name("standin", tests, NULL, NULL);

@@ -694,7 +694,7 @@ static void test_timeout(struct test *t)
       if (turn == 1) good &= program_verify("late", expected, n, x, x->window, t->stream) == 0;
       CUDACHECK(cudaMemcpy(received, t->device + n, sizeof *received * (size_t)n,
                            cudaMemcpyDeviceToHost));
-      for (int p = 0; p < n; p++) good &= received[p] == 0; /* no counts without data */
+      for (int p = 0; p < n; p++) good &= received[p] == 0;   /* no counts without data */
       good &= some_exchange(t, t->stream) == ncclRemoteError; /* final */
       good &= alltoallv_counts(t->handle, x->sendcounts, x->recvcounts) == ncclRemoteError;
       good &= alltoallv_unregister(t->handle, x->window) == ncclRemoteError;

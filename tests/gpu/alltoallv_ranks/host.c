@@ -110,14 +110,16 @@ static bool check_exchange(const struct ranks_case *c, int e, int rank, char *ex
   return good && memcmp(received, expected, c->buffer_bytes) == 0;
 }
 
-/* One launch. */
-static bool run_case(int n, int blocks, uint32_t first_epoch, bool mismatches, const char *input)
+/* One launch. `columns` x `teams` blocks a rank. */
+static bool run_case(int n, int columns, int teams, uint32_t first_epoch, bool mismatches,
+                     const char *input)
 {
   const long exchanges = n > 8 ? (most_exchanges + 7) / 8 : most_exchanges;
   const size_t all = (size_t)(n * exchanges);
   struct ranks_exchange *x = calloc((size_t)exchanges, sizeof *x);
   struct ranks_case c = {.ranks = n,
-                         .blocks = blocks,
+                         .columns = columns,
+                         .teams = teams,
                          .first_epoch = first_epoch,
                          .stale = first_epoch != 1,
                          .seed = next_random(1 << 30),
@@ -140,14 +142,14 @@ static bool run_case(int n, int blocks, uint32_t first_epoch, bool mismatches, c
     bool disagrees = false;
     for (int e = 0; e < exchanges; e++)
       if (!check_exchange(&c, e, rank, expected, &disagrees)) {
-        launcher_error("exchange %d of %ld, rank %d of %d, %d blocks: wrong data", e, exchanges,
-                       rank, n, blocks);
+        launcher_error("exchange %d of %ld, rank %d of %d, %d x %d blocks: wrong data", e,
+                       exchanges, rank, n, columns, teams);
         good = false;
       }
     if (c.errors[rank].timeout.kind != ALLTOALLV_ERROR_NONE ||
         (c.errors[rank].counts.kind == ALLTOALLV_ERROR_MISMATCH) != disagrees) {
-      launcher_error("rank %d of %d, %d blocks: kinds of errors %d and %d", rank, n, blocks,
-                     c.errors[rank].counts.kind, c.errors[rank].timeout.kind);
+      launcher_error("rank %d of %d, %d x %d blocks: kinds of errors %d and %d", rank, n, columns,
+                     teams, c.errors[rank].counts.kind, c.errors[rank].timeout.kind);
       good = false;
     }
   }
@@ -167,16 +169,17 @@ static int run(const struct rank *me, const struct options *opt)
   for (int i = 0; i < INPUT; i++) input[i] = (char)next_random(256);
   for (int n = 2; n <= most_ranks; n = n == 8 ? RANKS_MAX : n + 1) {
     const int most = ranks_blocks(n) / n; /* of each rank */
-    if (most < 2) break;                  /* a small GPU */
+    const int teams = most < n ? most : n;
+    if (most < 2) break; /* a small GPU */
     bool good = true;
     for (long round = 0; round < rounds; round++) {
       launcher_step("ranks on one GPU");
-      /* as many blocks as there are; one that pushes and one for lines */
-      good &= run_case(n, most, 1, false, input);
-      good &= run_case(n, 2, 1, false, input);
-      good &= run_case(n, most / 2 < 2 ? 2 : most / 2, 1, true, input);
+      /* as many blocks as there are; a control block and another one; fewer teams than ranks */
+      good &= run_case(n, most / teams, teams, 1, false, input);
+      good &= run_case(n, 1, 2, 1, false, input);
+      good &= run_case(n, most / 2, 2, 1, true, input);
       /* the numbers of the exchanges wrap around */
-      good &= run_case(n, most, 0xfffffffcu, true, input);
+      good &= run_case(n, most / teams, teams, 0xfffffffcu, true, input);
     }
     launcher_print(me, "%s - %d ranks on one GPU\n", good ? "ok" : "not ok", n);
     if (!good) code = EXIT_WRONG_DATA;

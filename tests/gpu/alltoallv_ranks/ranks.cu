@@ -55,9 +55,17 @@ __device__ void delay(uint64_t seed, int exchange, uint32_t block)
   if (of_block % 4 == 0) __nanosleep(of_block / 4 % 3000);
 }
 
+__host__ __device__ bool has_large(const kernel_args &a)
+{
+  bool large = false;
+  for (int p = 0; a.x.kind == ALLTOALLV_KIND_HOST && p < a.n; p++)
+    large |= a.pairs[p].sends > a.ll_threshold || a.pairs[p].gets > a.ll_threshold;
+  return large;
+}
+
 __global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ launch_args l)
 {
-  const uint32_t blocks = gridDim.x, block = blockIdx.x;
+  const uint32_t blocks = all_blocks(), block = this_block();
   const size_t first = block * blockDim.x + threadIdx.x, step = blocks * blockDim.x;
   for (int e = 0; e < l.exchanges; e++) {
     const int at = e * l.ranks + blockIdx.z;
@@ -65,15 +73,12 @@ __global__ void __launch_bounds__(512, 1) all_ranks(const __grid_constant__ laun
     for (size_t i = first; i < l.bytes; i += step) a.x.payload[0].recv[i] = (char)RANKS_GUARD;
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     delay(l.seed, e, block);
-    bool bodies = false;
-    for (int p = 0; p < a.n; p++)
-      bodies |= has_body(a, a.pairs[p].sends) || has_body(a, a.pairs[p].gets);
     if (a.x.kind != ALLTOALLV_KIND_HOST)
       exchange<MODE_DEVICE>(a);
-    else if (bodies)
-      exchange<MODE_HOST>(a);
+    else if (has_large(a))
+      exchange<MODE_LARGE>(a);
     else
-      exchange<MODE_LINES>(a);
+      exchange<MODE_SMALL>(a);
     rank_barrier(&l.arrived[blockIdx.z], blocks);
     for (size_t i = first; i < l.bytes; i += step)
       l.received[at * l.bytes + i] = *(volatile char *)&a.x.payload[0].recv[i];
@@ -159,17 +164,8 @@ cudaError_t ranks_run(struct ranks_case *c)
     a->scratch_base = scratches, a->scratch_stride = stride;
     a->mailbox_bytes = alltoallv_mailbox_bytes(c->ll_bytes);
     a->rank = (int)rank, a->n = c->ranks;
-    a->ll_groups = (uint32_t)(c->ll_bytes / ALLTOALLV_GROUP_BYTES);
+    a->ll_threshold = (uint32_t)c->ll_bytes;
     a->head = ALLTOALLV_GROUP_BYTES;
-    bool bodies = x->kind != ALLTOALLV_KIND_HOST;
-    for (size_t p = 0; p < n; p++)
-      bodies |= x->pairs[rank][p].sends > c->ll_bytes || x->pairs[rank][p].gets > c->ll_bytes;
-    a->push_blocks = bodies ? (uint32_t)(c->blocks - (c->blocks + 3) / 4) : 1;
-    a->most_groups = a->ll_groups;
-    for (int with = 0; with < 2; with++) /* with and without bodies */
-      while (c->ranks << (a->line_shift[with] + 1) <=
-             (c->blocks - (with ? (int)a->push_blocks : 1)) * 16)
-        a->line_shift[with]++;
     a->x.kind = x->kind, a->x.element = 1, a->x.payloads = 1, a->x.widest = 1,
     a->x.most = ALLTOALLV_TOO_MANY;
     a->x.payload[0] = {input, scratches + rank * stride + 2 * mailboxes, 2 * mailboxes, 1};
@@ -183,11 +179,13 @@ cudaError_t ranks_run(struct ranks_case *c)
       lists[i].sendcounts[p] = a->pairs[p].sends;
       lists[i].sdispls[p] = a->pairs[p].sends_at;
     }
+    if (has_large(*a)) a->line_blocks = (uint32_t)(c->columns * c->teams + 3) / 4;
   }
 
   void *kernel_arguments[] = {&l};
-  m.error = cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->blocks, 1, c->ranks),
-                                        dim3(512), kernel_arguments, shared_bytes(c->ranks), NULL);
+  m.error =
+      cudaLaunchCooperativeKernel((const void *)all_ranks, dim3(c->columns, c->teams, c->ranks),
+                                  dim3(512), kernel_arguments, shared_bytes(c->ranks), NULL);
   if (m.error == cudaSuccess) m.error = cudaDeviceSynchronize();
   if (m.error != cudaSuccess) return m.error;
   memcpy(c->received, l.received, all * c->buffer_bytes);

@@ -24,10 +24,10 @@ struct ranks_exchange {
 };
 
 struct ranks_case {
-  int ranks, blocks;    /* of each rank */
-  uint32_t first_epoch; /* number of the first exchange */
-  int stale;            /* scratch memory holds what looks like lines of exchanges 2 and 3 */
-  uint64_t seed;        /* of the delays */
+  int ranks, columns, teams; /* a rank has columns x teams blocks */
+  uint32_t first_epoch;      /* number of the first exchange */
+  int stale;                 /* scratch memory holds what looks like lines of exchanges 2 and 3 */
+  uint64_t seed;             /* of the delays */
   int exchanges;
   const struct ranks_exchange *exchange;
   const char *input; /* what all ranks send from, input_bytes */
