@@ -70,7 +70,7 @@ ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
 STANDIN := $(BUILD)/libcpu_standin.so
 C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
-C_FLAGS += $(if $(RACES),-DCPU_RACES)
+C_FLAGS += $(if $(RACES),-DCPU_RACES) $(if $(SPARSE_KERNELS),-DSPARSE_KERNELS)
 # next to the program, one folder above a test, or in lib/ after make install
 LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
 # Kernels: C++ after some rewriting, by cuda.pl. races.c has the functions that -fsanitize=thread calls.

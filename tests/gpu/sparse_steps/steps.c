@@ -250,6 +250,16 @@ static float one_nan(float x)
   return x;
 }
 
+/* What a kernel has computed. On the stand-in it has the NaN of the processor. */
+static float computed(float x)
+{
+#ifdef SPARSE_KERNELS
+  return one_nan(x);
+#else
+  return x;
+#endif
+}
+
 static void weights_update(struct weights *w, size_t i, float average)
 {
   w->expected[i] = one_nan(fmaf(SCALE, average, w->expected[i]));
@@ -296,11 +306,13 @@ static void wrong(struct checker *c, const char *what, double got, double expect
 static void same_floats(struct checker *c, const char *what, const float *host,
                         const float *expected, size_t n)
 {
-  for (size_t i = 0; i < n; i++)
-    if (memcmp(&host[i], &expected[i], sizeof(*host)) != 0) {
-      wrong(c, what, host[i], expected[i], (long long)i);
+  for (size_t i = 0; i < n; i++) {
+    const float got = computed(host[i]);
+    if (memcmp(&got, &expected[i], sizeof(got)) != 0) {
+      wrong(c, what, got, expected[i], (long long)i);
       break;
     }
+  }
 }
 
 static void same_vector(struct checker *c, const char *what, const float *device,
@@ -341,6 +353,7 @@ static void same_entries(struct checker *c, sparse_allreduce_t handle, const str
   CUDACHECK(cudaMemcpy(host, pairs, n * sizeof(*host), cudaMemcpyDeviceToHost));
   size_t found = 0;
   for (uint64_t i = 0; i < n; i++) {
+    host[i].value = computed(host[i].value);
     if (found < ref->nglobal && memcmp(&host[i], &ref->global[found], sizeof(*host)) != 0) {
       wrong(c, "entry", host[i].index, ref->global[found].index, (long long)found);
       break;
