@@ -11,7 +11,7 @@
  *   registration.c which memory is registered, and which calls use it
  *   window.c       how a rank finds the memory of its peers
  *   device_comm.c  a communicator for kernels
- *   driver.c       what programs load from the driver: NVML, flags of streams
+ *   nvml.c         what programs load from NVML
  *   kernel.c       runs kernels, with fiber.c, access.c and races.c
  *   claims.c       do all ranks make the same call?
  *   reduce.c       arithmetic in every data type

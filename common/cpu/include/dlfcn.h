@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs open NVML to ask whether GPUs are linked. With the stand-in they get it instead: even on a
- * machine with a driver, and with no file of NVML's name, which other programs could find. */
+/* Programs open NVML to ask whether GPUs are linked. With the stand-in they get it instead: even on
+ * a machine with a driver, and with no file of NVML's name, which other programs could find. */
 #ifndef COMMON_CPU_DLFCN_H
 #define COMMON_CPU_DLFCN_H
 
