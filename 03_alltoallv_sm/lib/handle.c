@@ -62,7 +62,7 @@ void alltoallv_report(struct alltoallv_error *record, const struct alltoallv_err
 }
 
 /* The sentence for an error, and its result. */
-static ncclResult_t describe(const struct alltoallv_error *e)
+static ncclResult_t describe(const struct alltoallv_error *e, uint32_t first_epoch)
 {
   const int source = e->source, destination = e->destination;
   /* In what this rank counts in. The other one may count in something else: then in bytes. */
@@ -71,8 +71,7 @@ static ncclResult_t describe(const struct alltoallv_error *e)
   const unsigned long long expected = whole ? e->expected / e->element : e->expected;
   const char *what = whole ? "elements" : "bytes";
   char where[40] = ""; /* with send/recv exchanges have no numbers */
-  if (e->epoch != 0)
-    snprintf(where, sizeof(where), " (exchange %u)", e->epoch - ALLTOALLV_FIRST_EPOCH + 1);
+  if (e->epoch != 0) snprintf(where, sizeof(where), " (exchange %u)", e->epoch - first_epoch + 1);
   if (e->kind == ALLTOALLV_ERROR_KIND)
     return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls%s", source,
                           destination, where);
@@ -95,7 +94,7 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_errors *errors = handle->errors;
   struct alltoallv_error *e = has_error(&errors->timeout) ? &errors->timeout : &errors->counts;
-  const ncclResult_t found = has_error(e) ? describe(e) : ncclSuccess;
+  const ncclResult_t found = has_error(e) ? describe(e, handle->first_epoch) : ncclSuccess;
   if (result != NULL) *result = found;
   if (source != NULL) *source = found != ncclSuccess ? e->source : -1;
   if (destination != NULL) *destination = found != ncclSuccess ? e->destination : -1;
