@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs all checks that need no GPU: about nine minutes on two cores. Installs the tools that they need from the
+# Runs all checks that need no GPU: about half an hour on two cores. Installs the tools that they need from the
 # distribution, and says so first.
 #
 #   scripts/test.sh [--no-install] [NAME...]
@@ -57,7 +57,7 @@ built() {
 
 # ---- tests ---------------------------------------------------------------------------------------
 # For tests that hang and do not end themselves. Machines differ in speed by a factor of three.
-LIMIT=(timeout -k 5 1800)
+LIMIT=(timeout -k 5 3600)
 unit() { CPU_STANDIN_QUIET=1 CMOCKA_MESSAGE_OUTPUT=TAP "${LIMIT[@]}" "build/cpu-pthread/tests/$1"; }
 sanitize() { # for all launchers, which share objects
   local launcher
