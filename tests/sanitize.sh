@@ -57,10 +57,10 @@ done <<'ROWS'
 0 3 allreduce_ub --bench -b 4 -e 64K -n 3 --repetitions 3
 0 2 allreduce_ub --bench -b 1K -e 16K -n 3 --repetitions 2 -G 2
 0 4 allreduce_sm --count 70001
-0 3 allreduce_sm --bench -b 4 -e 64K -n 3 --repetitions 3
+0 3 allreduce_sm --bench -b 4 -e 64K -f 128 -n 3 --repetitions 2
 0 2 allreduce_sm --bench -b 1K -e 16K -n 3 --repetitions 2 -G 2
 0 4 alltoallv_sm --count 70001
-0 3 alltoallv_sm --bench -b 4 -e 64K -n 3 --repetitions 3
+0 3 alltoallv_sm --bench -b 4 -e 64K -f 128 -n 3 --repetitions 2
 0 2 alltoallv_sm --bench -b 1K -e 16K -n 3 --repetitions 2 -G 2
 0 4 sparse_allreduce --count 3000 --steps 34
 0 2 sparse_allreduce --count 66000 --steps 2
