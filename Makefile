@@ -77,7 +77,7 @@ LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu
 ifeq ($(origin CXX),default)
 CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
 endif
-CXX_FLAGS = $(CFLAGS) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
+CXX_FLAGS = $(CFLAGS) $(EXACT) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
 CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(ON_FIBERS)
 # ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
 ON_FIBERS := $(if $(filter thread,$(SANITIZE)),--param=tsan-instrument-func-entry-exit=0)
