@@ -40,34 +40,23 @@ struct output {
   double limit;     /* of the bench; 0: unknown */
 };
 
-/* The columns of a variant. */
 enum { US, ALGBW, RATE, PERCENT, RATIO, COLUMNS };
 static const struct {
   int width, digits;
   const char *unit;
-} columns[COLUMNS] = {{13, 2, ""}, {8, 2, ""}, {8, 2, ""}, {8, 1, ""}, {8, 3, "x"}};
+} columns[COLUMNS] = {{12, 2, ""}, {9, 2, ""}, {9, 2, ""}, {8, 1, ""}, {9, 3, "x"}};
 
-static bool has_column(const struct output *out, int variant, int column)
+static bool has_column(const struct output *out, int column)
 {
-  if (column == PERCENT) return out->limit > 0;
-  return column != RATIO || variant > 0;
+  return column != PERCENT || out->limit > 0;
 }
 
 static void print_headings(const struct output *out)
 {
   const char *const names[COLUMNS] = {"us", "algbw", out->bench->rate, "%", "ratio"};
-  const int nvariants = out->bench->nvariants;
-  printf("#%12s", "");
-  for (int v = 0; v < nvariants; v++) {
-    int width = 0;
-    for (int c = 0; c < COLUMNS; c++)
-      if (has_column(out, v, c)) width += columns[c].width;
-    printf("%*s", width, out->bench->variants[v].name);
-  }
-  printf("\n#%12s", "bytes");
-  for (int v = 0; v < nvariants; v++)
-    for (int c = 0; c < COLUMNS; c++)
-      if (has_column(out, v, c)) printf("%*s", columns[c].width, names[c]);
+  printf("#%12s  %-14s", "bytes", "variant");
+  for (int c = 0; c < COLUMNS; c++)
+    if (has_column(out, c)) printf("%*s", columns[c].width, names[c]);
   launcher_print(out->me, "   wrong\n");
 }
 
@@ -88,7 +77,8 @@ static int start_output(struct output *out)
   return rows_open(&out->rows, opt->output);
 }
 
-static void output_cell(struct output *out, const struct row *row, int v)
+/* A line of the table, and a row of the file. */
+static void output_variant(struct output *out, const struct row *row, int v)
 {
   const struct bench *bench = out->bench;
   const struct cell *cell = &row->cells[v];
@@ -100,15 +90,17 @@ static void output_cell(struct output *out, const struct row *row, int v)
       [PERCENT] = 100 * rate / out->limit,
       [RATIO] = row->cells[0].us[MEDIAN] / us,
   };
+  printf(" %12zu  %-14s", row->size.bytes, bench->variants[v].name);
   for (int c = 0; c < COLUMNS; c++) {
     const int width = columns[c].width;
-    if (!has_column(out, v, c)) continue;
+    if (!has_column(out, c)) continue;
     if (isfinite(values[c]))
       printf("%*.*f%s", width - (int)strlen(columns[c].unit), columns[c].digits, values[c],
              columns[c].unit);
     else
       printf("%*s", width, "-");
   }
+  launcher_print(out->me, "%8llu\n", cell->wrong);
 
   struct rows *rows = &out->rows;
   if (bench->series) rows_text(rows, bench->series_name, bench->series[row->size.series]);
@@ -125,17 +117,6 @@ static void output_cell(struct output *out, const struct row *row, int v)
   rows_number(rows, "limit", out->limit > 0 ? out->limit : (double)NAN);
   rows_integer(rows, "wrong", cell->wrong);
   rows_end(rows);
-}
-
-static void output_row(struct output *out, const struct row *row)
-{
-  unsigned long long wrong = 0;
-  printf(" %12zu", row->size.bytes);
-  for (int v = 0; v < out->bench->nvariants; v++) {
-    output_cell(out, row, v);
-    wrong += row->cells[v].wrong;
-  }
-  launcher_print(out->me, "%8llu\n", wrong);
 }
 
 /* ---- what is measured --------------------------------------------------------------------- */
@@ -277,8 +258,10 @@ static bool run_series(const struct rank *me, const struct options *opt, const s
     if (row.size.slots > opt->iterations) row.size.slots = opt->iterations;
     if (row.size.slots == 0) row.size.slots = 1; /* an element is larger than maxbytes */
     run_size(me, opt, bench, stream, &row);
-    for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;
-    if (me->rank == 0) output_row(out, &row);
+    for (int v = 0; v < bench->nvariants; v++) {
+      wrong |= row.cells[v].wrong != 0;
+      if (me->rank == 0) output_variant(out, &row, v);
+    }
   }
   return wrong;
 }
