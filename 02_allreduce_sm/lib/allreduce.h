@@ -35,7 +35,7 @@
  * - On GPUs of compute capability 9.0 and later, calls of up to 8 MiB are launched while the
  *   previous kernel in the stream ends, and wait for that end on the device (programmatic dependent
  *   launch). The previous kernel, if launched in this way, must have waited as well. NCCL's
- *   symmetric kernels do not from 2.28.3 until 2.30.7 (fixed): put a node that is not a kernel
+ *   symmetric kernels do not from 2.28.3 to 2.30.6: put a node that is not a kernel
  *   between the two, or set no_early_launch. Calls are launched early only if nvcc compiles for 9.0
  *   or later; its default is older.
  * - If several ranks are threads of one process, a graph with these calls can deadlock when it is

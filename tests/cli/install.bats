@@ -46,7 +46,7 @@ int main(void)
 C
 }
 
-@test "what is installed by CPU=1, both launchers in one PREFIX: programs, library by pkg-config, headers for C++" {
+@test "what is installed by CPU=1, both launchers in one PREFIX: programs, library by pkg-config and CMake, headers for C++" {
   make -s install CPU=1 PREFIX="$WORK/prefix"
   [[ $LAUNCHERS != *mpi* ]] || make -s install CPU=1 MPI=1 PREFIX="$WORK/prefix"
   write_program
@@ -54,6 +54,12 @@ C
   gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
     $(pkg-config --cflags --libs nccl-examples-cpu)
   [ "$("$WORK/program" 2>/dev/null)" = "42 oktopk $(make -s print-VERSION)" ]
+  if have cmake; then # the lines of a page
+    { printf 'cmake_minimum_required(VERSION 3.13)\nproject(mine)\nadd_executable(my_program program.c)\n'
+      sed -n '/^```cmake$/,/^```$/{/^```/d; s/nccl-examples/&-cpu/; p}' docs/libraries.md; } >"$WORK/CMakeLists.txt"
+    cmake -S "$WORK" -B "$WORK/build" >"$WORK/out" && cmake --build "$WORK/build" >"$WORK/out"
+    [ "$("$WORK/build/my_program" 2>/dev/null)" = "42 oktopk $(make -s print-VERSION)" ]
+  fi
   printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h |
     g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
   for example in $EXAMPLES; do
