@@ -46,7 +46,7 @@ int main(void)
 C
 }
 
-@test "what is installed by CPU=1, both launchers in one PREFIX: programs, library by pkg-config and CMake, headers for C++" {
+@test "what is installed by CPU=1, both launchers in one PREFIX: programs, library by pkg-config, headers for C++" {
   make -s install CPU=1 PREFIX="$WORK/prefix"
   [[ $LAUNCHERS != *mpi* ]] || make -s install CPU=1 MPI=1 PREFIX="$WORK/prefix"
   write_program
@@ -54,12 +54,6 @@ C
   gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
     $(pkg-config --cflags --libs nccl-examples-cpu)
   [ "$("$WORK/program" 2>/dev/null)" = "42 oktopk $(make -s print-VERSION)" ]
-  if have cmake; then # the lines of a page
-    { printf 'cmake_minimum_required(VERSION 3.13)\nproject(mine)\nadd_executable(my_program program.c)\n'
-      sed -n '/^```cmake$/,/^```$/{/^```/d; s/nccl-examples/&-cpu/; p}' docs/libraries.md; } >"$WORK/CMakeLists.txt"
-    cmake -S "$WORK" -B "$WORK/build" >"$WORK/out" && cmake --build "$WORK/build" >"$WORK/out"
-    [ "$("$WORK/build/my_program" 2>/dev/null)" = "42 oktopk $(make -s print-VERSION)" ]
-  fi
   printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h |
     g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
   for example in $EXAMPLES; do
@@ -80,6 +74,17 @@ C
       grep -oE 'sparse_allreduce_[a-z_]+\($' | tr -d '(' | sort) <(nm -D --defined-only "$library" | awk '{ print $3 }' | sort)
     if ldd "$library" | grep -E 'libmpi|not found'; then false; fi
   done
+}
+
+@test "CMake: the three lines of docs/libraries.md, after make install" {
+  have cmake || skip "no cmake"
+  make -s install CPU=1 PREFIX="$WORK/prefix"
+  { printf 'cmake_minimum_required(VERSION 3.13)\nproject(mine CXX)\nadd_executable(my_program my.cpp)\n'
+    sed -n '/^```cmake$/,/^```$/{/^```/d; s/nccl-examples/&-cpu/; p}' docs/libraries.md; } >"$WORK/CMakeLists.txt"
+  printf '#include <allreduce.h>\n#include <sparse_allreduce.h>\nint main() { %s }\n' \
+    'return allreduce_has_type(ncclHalf) != 1 || sparse_allreduce_name(SPARSE_OKTOPK) == nullptr;' >"$WORK/my.cpp"
+  cmake -S "$WORK" -B "$WORK/build" >"$WORK/out" && cmake --build "$WORK/build" >"$WORK/out"
+  "$WORK/build/my_program"
 }
 
 @test "a foreign program runs on the stand-in as it is, and a mistake that it does not look for is printed" {
