@@ -2,12 +2,15 @@
 /* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, 32- and
  * 64-bit integers over ranks that reach each other's memory.
  *
- *   ncclMemAlloc, ncclCommWindowRegister       as for NCCL's AllReduce on windows
- *   allreduce_create(comm, NULL, &handle);                            all ranks
- *   allreduce_add_window(handle, window, buffer, bytes);              of receive buffers, once
- *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    as ncclAllReduce
- *   cudaStreamSynchronize(stream);  allreduce_get_async_error(handle, &result);
- *   allreduce_destroy(handle);                                        all ranks
+ *   ncclMemAlloc(&recvbuff, bytes);
+ *   ncclCommWindowRegister(comm, recvbuff, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);    all ranks
+ *   allreduce_create(comm, NULL, &handle);                                              all ranks
+ *   allreduce_add_window(handle, window, recvbuff, bytes);
+ *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    all ranks, many times
+ *   cudaStreamSynchronize(stream);
+ *   allreduce_get_async_error(handle, &result);
+ *   allreduce_destroy(handle);                                                          all ranks
+ *   ncclCommWindowDeregister(comm, window);                                             all ranks
  *
  * The sum is made in the order of the ranks, so it has the same bits on every rank, in every run
  * and for every way of starting ranks. half and bfloat16 are added in float and rounded once, at
