@@ -54,7 +54,7 @@ static bool has_column(const struct output *out, int column)
 static void print_headings(const struct output *out)
 {
   const char *const names[COLUMNS] = {"us", "algbw", out->bench->rate, "%", "ratio"};
-  printf("#%12s  %-22s", "bytes", "variant");
+  printf("#%12s  %-14s", "bytes", "variant");
   for (int c = 0; c < COLUMNS; c++)
     if (has_column(out, c)) printf("%*s", columns[c].width, names[c]);
   launcher_print(out->me, "   wrong\n");
@@ -90,7 +90,7 @@ static void output_variant(struct output *out, const struct row *row, int v)
       [PERCENT] = 100 * rate / out->limit,
       [RATIO] = row->cells[0].us[MEDIAN] / us,
   };
-  printf(" %12zu  %-22s", row->size.bytes, bench->variants[v].name);
+  printf(" %12zu  %-14s", row->size.bytes, bench->variants[v].name);
   for (int c = 0; c < COLUMNS; c++) {
     const int width = columns[c].width;
     if (!has_column(out, c)) continue;
