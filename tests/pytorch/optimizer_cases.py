@@ -349,7 +349,7 @@ def what_cannot_be_is_refused_on_all_ranks():
             (ValueError, "no parameters", lambda: SparseUpdateOptimizer(torch.optim.SGD([{"params": []}], lr=1))),
             (ValueError, "only empty ones", lambda: SparseUpdateOptimizer(torch.optim.SGD([torch.ones(0)], lr=1))),
             (ValueError, "torch.float64 on", lambda: SparseUpdateOptimizer(adamw(net.double()))),
-            (ValueError, "on meta: not supported", lambda: SparseUpdateOptimizer(adamw(net.to("meta")))),
+            (ValueError, "on meta; allowed: float32", lambda: SparseUpdateOptimizer(adamw(net.to("meta")))),
             (TypeError, "LBFGS calls its closure several times",
              lambda: SparseUpdateOptimizer(torch.optim.LBFGS(Net().parameters())))):
         refused(error, words, make)
