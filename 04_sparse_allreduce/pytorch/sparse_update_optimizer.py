@@ -133,7 +133,8 @@ class _Exchange:
               ctypes.byref(self.handle))
         self._run("residual", ctypes.byref(address))
         self._dense = not address
-        self.residual = torch.zeros(1, device=self._device) if self._dense else self._tensor(address)
+        nothing = torch.zeros(1, dtype=torch.float32, device=self._device)
+        self.residual = nothing if self._dense else self._tensor(address)
         if not self._cuda:  # the stand-in's dense allreduce takes only its device memory; the process keeps it
             self._library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * self._count))
             self._buffer = self._tensor(address)
@@ -148,7 +149,7 @@ class _Exchange:
         _call(self._library, "sparse_allreduce_" + name, self.handle, *arguments)
 
     def buffer(self):
-        return torch.empty(self._count, device=self._device) if self._cuda else self._buffer
+        return torch.empty(self._count, dtype=torch.float32, device=self._device) if self._cuda else self._buffer
 
     def average(self, changed, weights):
         """Subtracts the average. The host waits once; then what was sent has left the residual, and errors are known."""
@@ -342,11 +343,11 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         return torch.sub(self._shared, self._exchange.residual, alpha=self._ahead, out=self._exchange.buffer())
 
     def _warn_if_replaced(self, last, consequence):
-        """By 1 % or more. Most models are not written to between steps: these are not compared."""
+        """By 1 % or more of all. Where nobody has written to the model, nothing is compared."""
         if self._marks() != self._now.marks:
             before = last()
             if (self._vector(self._values()) - before).norm() > 0.01 * before.norm():
-                warnings.warn("most weights of the model were replaced: " + consequence)
+                warnings.warn("weights of the model were replaced: " + consequence)
 
     def _begin_again(self):
         """All ranks begin with the shared weights of rank 0. Nothing waits to be sent."""
@@ -480,7 +481,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """The others hear of it in their next exchange, by a value that is not finite."""
         with contextlib.suppress(Exception):
             self._now.begin()
-            self._send(self._exchange.buffer().fill_(float("nan")))
+            changed = self._exchange.buffer().zero_()
+            changed[0] = float("nan")
+            self._send(changed)
 
     # ---- what an optimizer has -------------------------------------------------------------------
     def __getattr__(self, name):  # such as train() and eval() of some optimizers

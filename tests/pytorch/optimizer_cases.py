@@ -34,7 +34,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--cuda", action="store_true")
 parser.add_argument("--library")
 parser.add_argument("--limit", type=int, default=110, help="seconds for a case")
-parser.add_argument("names", nargs="*")
+parser.add_argument("names", nargs="*", default=[""])
 OPTIONS = parser.parse_args()
 CUDA = OPTIONS.cuda
 RANK = int(os.environ["RANK"])
@@ -61,9 +61,8 @@ class Net(nn.Module):
         self.first, self.second, self.last = nn.Linear(8, width), nn.Linear(width, 24), nn.Linear(24, 5)
         self.to(DEVICE, dtype)
 
-    def forward(self, x, without_second=False):
-        x = torch.tanh(self.first(x))
-        return self.last(x if without_second else torch.tanh(self.second(x)))
+    def forward(self, x):
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
 
 
 def batch(step, dtype=torch.float32):
@@ -107,8 +106,8 @@ def close_all():
     OPEN.clear()
 
 
-def backward(net, step, scale=1.0, **options):
-    loss = net(batch(step, next(net.parameters()).dtype), **options).square().sum()
+def backward(net, step, scale=1.0):
+    loss = net(batch(step, next(net.parameters()).dtype)).square().sum()
     (loss * scale).backward()
     return loss
 
@@ -116,7 +115,7 @@ def backward(net, step, scale=1.0, **options):
 def one_step(net, optimizer, step):
     loss = backward(net, step)
     optimizer.step()
-    optimizer.zero_grad()
+    net.zero_grad()
     return loss.item()
 
 
@@ -145,7 +144,7 @@ class Plain:
         self.k = max(1, int(self.shared.numel() * density))
 
     def flat(self):
-        return torch.cat([p.detach().flatten().float() for p in self.params])
+        return nn.utils.parameters_to_vector(self.params).detach()
 
     def begin(self):
         return torch.sub(self.shared, self.residual, alpha=self.ahead)  # rounded once
@@ -168,9 +167,6 @@ class Plain:
             for p, part in zip(self.params, self.begin().split([p.numel() for p in self.params])):
                 p.data.copy_(part.view_as(p))
 
-    def zero_grad(self):
-        self.optim.zero_grad()
-
 
 def same(got, expected, what):
     """Bit for bit, NaN is equal to NaN."""
@@ -180,7 +176,7 @@ def same(got, expected, what):
 
 
 def flat(net):
-    return torch.cat([p.detach().flatten().float() for p in net.parameters()])
+    return nn.utils.parameters_to_vector(net.parameters()).detach().float()
 
 
 def shared_by_all(net, optimizer, what, group=None):
@@ -233,13 +229,13 @@ def accumulated_clipped_scheduled():
 
     def train(net, optimizer, step):
         if step == 0:
-            wrapped = optimizer.optim if isinstance(optimizer, Plain) else optimizer
-            schedules[optimizer] = torch.optim.lr_scheduler.LambdaLR(wrapped, lambda n: 1 / (n + 1))
+            inner = optimizer.optim if isinstance(optimizer, Plain) else optimizer
+            schedules[optimizer] = torch.optim.lr_scheduler.LambdaLR(inner, lambda n: 1 / (n + 1))
         backward(net, 2 * step)
         backward(net, 2 * step + 1)
         nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
-        optimizer.zero_grad()
+        net.zero_grad()
         schedules[optimizer].step()
 
     compare(adamw, train=train)
@@ -291,9 +287,11 @@ def loaded_with_a_smaller_every():
 @case
 def a_parameter_without_gradient_on_one_rank():
     def train(net, optimizer, step):
-        backward(net, step, without_second=RANK == 0)
+        backward(net, step)
+        for p in net.second.parameters() if RANK == 0 else ():
+            p.grad = None
         optimizer.step()
-        optimizer.zero_grad()
+        net.zero_grad()
 
     compare(adamw, train=train)
 
@@ -302,10 +300,8 @@ def a_parameter_without_gradient_on_one_rank():
 def all_paths_keep_the_weights_of_all_ranks_equal_and_learn():
     for algorithm in ("oktopk", "gtopk", "topkSA", "gaussiank", "dense"):
         net, optimizer = pair(algorithm=algorithm)
-        losses = []
-        for step in range(30):
-            losses.append(one_step(net, optimizer, step % 5))
-            shared_by_all(net, optimizer, "%s, step %d" % (algorithm, step))
+        losses = [one_step(net, optimizer, step % 5) for step in range(30)]
+        shared_by_all(net, optimizer, algorithm)
         assert sum(losses[-5:]) < 0.8 * sum(losses[:5]), "%s: %r" % (algorithm, losses)
 
 
@@ -335,10 +331,7 @@ def a_group_of_ranks():
     group = dist.new_group([dist.get_world_size() - 2, dist.get_world_size() - 1])
     if RANK < dist.get_world_size() - 2:
         return
-    net, optimizer = pair(group=group)
-    for step in range(3):
-        one_step(net, optimizer, step)
-    shared_by_all(net, optimizer, "in a group", group)
+    steps_on(*pair(group=group), group=group)
 
 
 @case
@@ -377,10 +370,10 @@ def what_cannot_be_is_refused_on_all_ranks():
 
 # ---- what people do with an optimizer ------------------------------------------------------------
 # Each pattern works, or ends in one sentence on all ranks.
-def steps_on(net, optimizer, first=0, count=3):
+def steps_on(net, optimizer, first=0, count=3, group=None):
     for step in range(first, first + count):
         one_step(net, optimizer, step)
-    shared_by_all(net, optimizer, "steps")
+    shared_by_all(net, optimizer, "steps", group)
 
 
 def warned(words, call):
@@ -404,12 +397,12 @@ def hooks(net, optimizer):
         getattr(optimizer, "register_%s_hook" % name)(lambda o, *_, name=name: called.append((name, o)))
     one_step(net, optimizer, 0)
     optimizer.load_state_dict(optimizer.state_dict())
-    assert called == [(name, optimizer if "step" in name else optimizer.optim) for name in names], called
+    assert called == [(name, optimizer if "step" in name else optimizer.optim) for name in names]
 
 
 @pattern
 def copied_or_pickled(net, optimizer):
-    for call in (copy.copy, copy.deepcopy, pickle.dumps, lambda o: torch.save(o, io.BytesIO())):
+    for call in (copy.copy, copy.deepcopy, pickle.dumps):
         refused("cannot be copied or pickled", lambda: call(optimizer))
 
 
@@ -440,11 +433,11 @@ def a_state_that_another_rank_has_saved(net, optimizer):
     steps_on(net, optimizer)
     with optimizer.shared_weights():
         shared = flat(net)
-    states = [None] * dist.get_world_size()
-    dist.all_gather_object(states, optimizer.state_dict())
-    states[0]["sparse"]["made"][1] = 7
+    state = [optimizer.state_dict()]
+    dist.broadcast_object_list(state)
+    state[0]["sparse"]["made"][1] = 7
     steps_on(net, optimizer, 3)
-    warned("residuals of all are empty", lambda: optimizer.load_state_dict(states[0]))
+    warned("residuals of all are empty", lambda: optimizer.load_state_dict(state[0]))
     same(flat(net), shared, "weights")
     assert optimizer.state[net.first.weight]["step"] == 3
     optimizer.param_groups[0]["lr"] = 0.0
@@ -458,13 +451,12 @@ def the_state_of_a_plain_optimizer(net, optimizer):
     steps_on(net, optimizer)
     plain = adamw(Net())
     plain.load_state_dict(optimizer.state_dict())  # and the other way round
-    fresh = Net()
-    net.load_state_dict(fresh.state_dict())
+    change(net, lambda value: value + RANK)
+    first = of_all_ranks(flat(net))[0]
     quietly(lambda: optimizer.load_state_dict(plain.state_dict()))
     assert optimizer.state[net.first.weight]["step"] == 3
     optimizer.take_weights()  # as the next step does
-    same(flat(net), of_all_ranks(flat(fresh))[0], "rank 0's weights")
-    steps_on(net, optimizer, 3)
+    same(flat(net), first, "rank 0's weights")
 
 
 @pattern
@@ -506,7 +498,6 @@ def a_file_is_loaded_into_the_model(net, optimizer):
     net.load_state_dict(Net().state_dict())
     optimizer.take_weights()
     same(flat(net), of_all_ranks(flat(Net()))[0], "rank 0's weights")
-    steps_on(net, optimizer)
 
 
 @pattern
@@ -529,13 +520,6 @@ def weights_are_swapped_and_swapped_back(net, optimizer):
 
 
 @pattern
-def the_model_is_converted(net, optimizer):
-    one_step(net, optimizer, 0)
-    net.bfloat16()
-    refused("parameters were added, removed or converted", optimizer.step)
-
-
-@pattern
 def the_model_gets_other_parameters(net, optimizer):
     one_step(net, optimizer, 0)
     net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True)
@@ -546,8 +530,8 @@ def the_model_gets_other_parameters(net, optimizer):
 @pattern
 def parameters_get_other_memory(net, optimizer):
     reference, other = pair()
+    steps_on(reference, other)
     for step in range(3):
-        one_step(reference, other, step)
         for p in net.parameters():
             p.data = p.data.clone()
         one_step(net, optimizer, step)
@@ -555,16 +539,18 @@ def parameters_get_other_memory(net, optimizer):
 
 
 @pattern
-def groups_are_added(net, optimizer):
+def parameters_are_converted_replaced_or_added(net, optimizer):
     refused("groups of parameters cannot be added", lambda: optimizer.add_param_group({}))
+    parameters = optimizer.param_groups[0]["params"]
     one_step(net, optimizer, 0)
-    first = optimizer.param_groups[0]["params"][0]
-    optimizer.param_groups[0]["params"][0] = nn.Parameter(first.detach().clone())
-    refused("parameters were added, removed or converted", optimizer.step)
-    optimizer.param_groups[0]["params"][0] = first
-    one_step(net, optimizer, 1)
-    optimizer.optim.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
-    refused("parameters were added, removed or converted", optimizer.step)
+    for wrong, right in ((net.bfloat16, net.float),
+                         (lambda: parameters.append(nn.Parameter(torch.ones(3))), parameters.pop),
+                         (lambda: parameters.append(nn.Parameter(parameters.pop().detach().clone())), None)):
+        wrong()
+        refused("parameters were added, removed or converted", optimizer.step)
+        if right:
+            right()
+            one_step(net, optimizer, 1)
 
 
 @pattern
@@ -634,7 +620,7 @@ def a_group_with_a_small_rate(net, optimizer):
     steps_on(net, wrapped, count=12)
     with wrapped.shared_weights():
         moved = [(p != q).float().mean() for p, q in zip(net.parameters(), before.parameters())]
-    assert moved[2] > moved[0] / 2 > 0.1, moved
+    assert moved[2] > moved[0] / 2 > 0.1
 
 
 @pattern
@@ -661,8 +647,8 @@ def a_closed_optimizer(net, optimizer):
 @pattern
 def the_model_has_the_shared_weights(net, optimizer):
     with optimizer.shared_weights():
-        refused("leave shared_weights() first", optimizer.step)
-        refused("leave shared_weights() first", optimizer.shared_weights().__enter__)
+        for call in (optimizer.step, optimizer.shared_weights().__enter__):
+            refused("leave shared_weights() first", call)
 
 
 @pattern
@@ -731,9 +717,8 @@ def an_optimizer_of_lightning(net, optimizer):
     refused("the optimizer is closed", optimizer.step)
 
 
-@case
-def a_gradient_that_is_not_finite_is_heard_of_on_all_ranks():
-    net, optimizer = pair()
+@pattern
+def a_gradient_that_is_not_finite(net, optimizer):
     backward(net, 0, scale=float("nan") if RANK == 0 else 1.0)
     refused("not finite", optimizer.step)
 
@@ -741,8 +726,7 @@ def a_gradient_that_is_not_finite_is_heard_of_on_all_ranks():
 @case
 def a_rank_that_is_late_is_heard_of():
     net, optimizer = pair(timeout_seconds=3)
-    for step in range(2):
-        one_step(net, optimizer, step)
+    steps_on(net, optimizer)
     time.sleep(9 if RANK == dist.get_world_size() - 1 else 0)
     if dist.get_world_size() > 1:
         refused("timed out waiting for rank", optimizer.step)
@@ -758,10 +742,10 @@ def accelerate():
     if not importlib.util.find_spec("accelerate"):
         return
     from accelerate import Accelerator
+    from safetensors.torch import load_file
     accelerator, net = Accelerator(cpu=not CUDA), Net()
     wrapped = sparse(adamw(net))
     optimizer, loader = accelerator.prepare(wrapped, torch.utils.data.DataLoader(DATA, 4))  # the model is not prepared
-    assert len(loader) == 12 // dist.get_world_size()
     for x, in loader:
         accelerator.backward(net(x).square().sum())
         accelerator.clip_grad_norm_(net.parameters(), 1.0)
@@ -773,8 +757,7 @@ def accelerate():
         accelerator.save_model(net, folder)
         accelerator.save_state(folder)  # optimizer.bin is that of rank 0
         accelerator.wait_for_everyone()
-    if RANK == 0 and importlib.util.find_spec("safetensors"):
-        from safetensors.torch import load_file
+    if RANK == 0:
         assert load_file(folder + "/model.safetensors").keys() == net.state_dict().keys()
     backward(net, 0)
     optimizer.step()
@@ -815,7 +798,7 @@ def main():
         torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if CUDA else "gloo")
     for function in CASES:
-        if OPTIONS.names and not any(name in function.__name__ for name in OPTIONS.names):
+        if not any(name in function.__name__ for name in OPTIONS.names):
             continue
         faulthandler.dump_traceback_later(OPTIONS.limit, exit=True)  # where it hangs, of each rank
         with torch.cuda.stream(torch.cuda.Stream() if CUDA else None):  # the example has the default one
