@@ -212,6 +212,7 @@ def compare(make, steps=6, train=one_step, exchange=0, **options):
         what = "%s, %r, step %d" % (make.__name__, options, step)
         same(flat(ours), flat(plain), what)
         shared_by_all(ours, optimizer, what)
+    close_all()
 
 
 # ---- cases ---------------------------------------------------------------------------------------
