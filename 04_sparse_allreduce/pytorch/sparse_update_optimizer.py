@@ -14,14 +14,13 @@ Errors of the library are SparseAllreduceError with one sentence.
 import contextlib
 import copy
 import ctypes
-import inspect
 import itertools
 import math
-import numbers
 import os
 import re
 import types
 import warnings
+from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
@@ -34,26 +33,17 @@ class SparseAllreduceError(RuntimeError):
 # ---- the library ---------------------------------------------------------------------------------
 class Config(ctypes.Structure):
     """sparse_allreduce_config_t, field by field; sparse_allreduce.h explains them."""
-    _fields_ = [("size", ctypes.c_size_t), ("algorithm", ctypes.c_int), ("preset", ctypes.c_int),
-                ("density", ctypes.c_double), ("warmup_steps", ctypes.c_long),
-                ("throttle", ctypes.c_long), ("gradient_type", ctypes.c_int),
-                ("gtopk_exact_residual", ctypes.c_int), ("balance", ctypes.c_int),
-                ("nonfinite", ctypes.c_int), ("exchange", ctypes.c_int), ("result", ctypes.c_int),
-                ("timeout_seconds", ctypes.c_double)]
-
-
-PRESET_BERT, RESULT_ENTRIES = 2, 1  # enumerators of sparse_allreduce.h
+    _fields_ = [("size", ctypes.c_size_t), ("algorithm", ctypes.c_int), ("preset", ctypes.c_int), ("density", ctypes.c_double),
+                ("warmup_steps", ctypes.c_long), ("throttle", ctypes.c_long), ("gradient_type", ctypes.c_int),
+                ("gtopk_exact_residual", ctypes.c_int), ("balance", ctypes.c_int), ("nonfinite", ctypes.c_int),
+                ("exchange", ctypes.c_int), ("result", ctypes.c_int), ("timeout_seconds", ctypes.c_double)]
 
 
 class _UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * 128)]
 
 
-class _Memory:
-    """Device memory of the library, for torch.as_tensor."""
-
-    def __init__(self, address, count):
-        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "typestr": "<f4", "version": 3}
+PRESET_BERT, RESULT_ENTRIES = 2, 1  # enumerators of sparse_allreduce.h
 
 
 def nccl_home():
@@ -67,13 +57,13 @@ def nccl_home():
 
 def _load(path, cuda):
     """The library at `path`, or next to this file (make install), or in the build folder of the repository."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    built = os.path.join(here, "../../build/%s-pthread/libsparse_allreduce.so" % ("gpu" if cuda else "cpu"))
-    names = [os.path.join(here, "libsparse_allreduce%s.so" % ("" if cuda else "_cpu")), os.path.normpath(built)]
-    path = path or next((name for name in names if os.path.exists(name)), None)
+    here, kind = os.path.dirname(os.path.abspath(__file__)), "gpu" if cuda else "cpu"
+    installed = here + ("/libsparse_allreduce.so" if cuda else "/libsparse_allreduce_cpu.so")
+    built = os.path.normpath(f"{here}/../../build/{kind}-pthread/libsparse_allreduce.so")
+    path = path or next(filter(os.path.exists, (installed, built)), None)
     if path is None:
-        raise SparseAllreduceError("there is no %s: build it with `make%s`, or pass library=<its path>" %
-                                   (built, "" if cuda else " CPU=1"))
+        raise SparseAllreduceError(f"there is no {built}: build it with `{'make' if cuda else 'make CPU=1'}`, or pass "
+                                   "library=<its path>")
     # PyTorch may have made its CUDA and NCCL visible to every library. The stand-in has its own functions.
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | (0 if cuda else os.RTLD_DEEPBIND))
@@ -81,79 +71,111 @@ def _load(path, cuda):
         for name in ("sparse_allreduce_name", "sparse_allreduce_last_error", "ncclGetErrorString"):
             getattr(library, name).restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
-        raise SparseAllreduceError("%s cannot be used: %s" % (path, error)) from None
+        raise SparseAllreduceError(f"{path} cannot be used: {error}") from None
     if hasattr(library, "cpu_launch") == cuda:
-        raise SparseAllreduceError("%s is for %s, the parameters are on %s" % (
-            path, *(("the CPU stand-in", "a GPU") if cuda else ("GPUs", "the CPU"))))
+        raise SparseAllreduceError(path + (" is for the CPU stand-in, the parameters are on a GPU" if cuda else
+                                           " is for GPUs, the parameters are on the CPU"))
     version = ctypes.c_int()  # of the NCCL that is loaded, PyTorch's
     library.ncclGetVersion(ctypes.byref(version))
     if cuda and library.sparse_allreduce_nccl_version() != version.value:
-        raise SparseAllreduceError("%s was built with another NCCL than PyTorch has loaded: "
-                                   "build it with make NCCL_HOME=%s" % (path, nccl_home()))
+        raise SparseAllreduceError(f"{path} was built with another NCCL than PyTorch has loaded: "
+                                   f"build it with make NCCL_HOME={nccl_home()}")
     return library
 
 
-# ---- one vector in the library -------------------------------------------------------------------
+def _call(library, name, *arguments):
+    """A call of the library, or of the NCCL that it uses. Numbers are addresses, counts and ranks."""
+    code = getattr(library, name)(*(ctypes.c_void_p(a) if isinstance(a, int) else a for a in arguments))
+    if code != 0:
+        error = library.ncclGetErrorString(code) if name.startswith("nccl") else library.sparse_allreduce_last_error()
+        raise SparseAllreduceError(error.decode())
+
+
+def _configuration(library, fields):
+    config = Config()
+    library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
+    names = {name.decode(): i for i, name in enumerate(map(library.sparse_allreduce_name, range(99))) if name}
+    known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
+    for name, value in fields.items():
+        if name not in known:
+            raise TypeError(f"no field {name!r}; allowed: {', '.join(known)}")
+        if name == "algorithm" and value not in names:
+            raise ValueError(f"algorithm={value!r}; allowed: {', '.join(names)}")
+        try:
+            setattr(config, name, names.get(value, value))
+        except TypeError:
+            raise TypeError(f"{name}={value!r}; allowed: a number") from None
+    config.result = RESULT_ENTRIES
+    return config
+
+
 class _Exchange:
-    """A handle of the library, with a communicator of its own: PyTorch's calls do not mix with its steps."""
+    """A vector in the library, with a communicator of its own: PyTorch's calls do not mix with its steps."""
 
-    def __init__(self, library, config, identity, rank, ranks, count, cuda):
-        self._library, self._cuda = library, cuda
-        self._communicator, self.handle, address = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        if not cuda:
-            library.cudaSetDevice(rank)  # of the stand-in, where every rank has one
-        self._check_nccl(library.ncclCommInitRank(ctypes.byref(self._communicator), ranks, identity, rank))
-        self._check(library.sparse_allreduce_create(self._communicator, ctypes.c_size_t(count), ctypes.byref(config),
-                                                    ctypes.byref(self.handle)))
-        self._check(library.sparse_allreduce_residual(self.handle, ctypes.byref(address)))
-        self.residual = self._tensor(address, count) if address else None  # a dense exchange has none
-        self._buffer = None
-        if not cuda:  # the stand-in's dense allreduce takes only its device memory; the process keeps it
-            library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * count))
-            self._buffer = self._tensor(address, count)
-
-    def _tensor(self, address, count):
+    def __init__(self, path, fields, device, count, rank):
+        self._device, self._cuda, self._count, self._rank = device, device.type == "cuda", count, rank
         if self._cuda:
-            return torch.as_tensor(_Memory(address.value, count), device="cuda")
-        return torch.frombuffer((ctypes.c_float * count).from_address(address.value), dtype=torch.float32)
+            torch.cuda.set_device(device)  # for all calls of the library and of torch.distributed
+        self._library = _load(path, self._cuda)
+        self._config = _configuration(self._library, fields)
+        self.identity = _UniqueId()  # of the communicator; that of rank 0 counts
+        if rank == 0:
+            _call(self._library, "ncclGetUniqueId", ctypes.byref(self.identity))
 
-    def buffer(self, like):
-        return torch.empty_like(like) if self._buffer is None else self._buffer
+    def open(self, ranks, identity):
+        """Collective."""
+        self._communicator, self.handle, address = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        if not self._cuda:
+            self._library.cudaSetDevice(self._rank)  # of the stand-in, where every rank has one
+        _call(self._library, "ncclCommInitRank", ctypes.byref(self._communicator), ranks,
+              _UniqueId.from_buffer_copy(identity), self._rank)
+        _call(self._library, "sparse_allreduce_create", self._communicator, self._count, ctypes.byref(self._config),
+              ctypes.byref(self.handle))
+        self._run("residual", ctypes.byref(address))
+        self._dense = not address
+        nothing = torch.zeros(1, dtype=torch.float32, device=self._device)
+        self.residual = nothing if self._dense else self._tensor(address)
+        if not self._cuda:  # the stand-in's dense allreduce takes only its device memory; the process keeps it
+            self._library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * self._count))
+            self._buffer = self._tensor(address)
+
+    def _tensor(self, address):
+        if self._cuda:
+            memory = {"data": (address.value, False), "shape": (self._count,), "typestr": "<f4", "version": 3}
+            return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=memory), device=self._device)
+        return torch.frombuffer((ctypes.c_float * self._count).from_address(address.value), dtype=torch.float32)
+
+    def _run(self, name, *arguments):
+        _call(self._library, "sparse_allreduce_" + name, self.handle, *arguments)
+
+    def buffer(self):
+        return torch.empty(self._count, dtype=torch.float32, device=self._device) if self._cuda else self._buffer
 
     def average(self, changed, weights):
         """Subtracts the average. The host waits once; then what was sent has left the residual, and errors are known."""
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream if self._cuda else None)
-        address, error = ctypes.c_void_p(weights.data_ptr()), ctypes.c_int()
-        self._check(self._library.sparse_allreduce_run(self.handle, ctypes.c_void_p(changed.data_ptr()), None, stream))
-        self._check(self._library.sparse_allreduce_add(self.handle, ctypes.c_float(-1), address, stream))
-        self._check(self._library.sparse_allreduce_residual(self.handle, ctypes.byref(ctypes.c_void_p())))
-        self._check(self._library.sparse_allreduce_get_async_error(self.handle, ctypes.byref(error)))
-        self._check(error.value)
-        if self.residual is None and not weights.isfinite().all():
+        stream, error = torch.cuda.current_stream().cuda_stream if self._cuda else 0, ctypes.c_int()
+        self._run("run", changed.data_ptr(), None, stream)
+        self._run("add", ctypes.c_float(-1), weights.data_ptr(), stream)
+        self._run("residual", ctypes.byref(ctypes.c_void_p()))
+        self._run("get_async_error", ctypes.byref(error))
+        if error.value != 0:
+            raise SparseAllreduceError(self._library.sparse_allreduce_last_error().decode())
+        if self._dense and not weights.isfinite().all():
             raise SparseAllreduceError("a value is not finite after a dense exchange")
 
     def state(self):
         state = torch.empty(self._library.sparse_allreduce_state_bytes(self.handle), dtype=torch.uint8)
-        self._check(self._library.sparse_allreduce_save(self.handle, ctypes.c_void_p(state.data_ptr())))
+        self._run("save", state.data_ptr())
         return state
 
     def load(self, state):
-        state = state.cpu()  # torch.load(map_location="cuda") moves it
-        self._check(self._library.sparse_allreduce_load(self.handle, ctypes.c_void_p(state.data_ptr())))
+        self._run("load", state.data_ptr())
 
     def close(self):
         if self.handle is not None:
-            self._check(self._library.sparse_allreduce_destroy(self.handle))
-            self._check_nccl(self._library.ncclCommDestroy(self._communicator))
+            self._run("destroy")
+            _call(self._library, "ncclCommDestroy", self._communicator)
             self.handle = None
-
-    def _check(self, code):
-        if code != 0:
-            raise SparseAllreduceError(self._library.sparse_allreduce_last_error().decode())
-
-    def _check_nccl(self, code):
-        if code != 0:
-            raise SparseAllreduceError("NCCL: " + self._library.ncclGetErrorString(code).decode())
 
 
 # ---- helpers of the optimizer --------------------------------------------------------------------
@@ -164,18 +186,31 @@ def _own_setting():
         yield
 
 
-def _agree(group, error, value=None):
-    """The values of all ranks. A rank that fails alone would leave the others waiting, so all fail."""
-    reports = [None] * dist.get_world_size(group)
-    dist.all_gather_object(reports, (error and str(error), value), group=group)
-    for rank, (sentence, _) in enumerate(reports):
+def _together(group, function):
+    """What the function returns on each rank. A rank that fails alone would leave the others waiting, so all fail."""
+    result = error = None
+    try:
+        result = function()
+    except Exception as exception:
+        error = exception
+    everybody = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, (error and str(error), result), group=group)
+    for rank, (sentence, _) in enumerate(everybody):
         if sentence is not None:
-            raise error or SparseAllreduceError("rank %d: %s" % (rank, sentence))
-    return [theirs for _, theirs in reports]
+            raise error or SparseAllreduceError(f"rank {rank}: {sentence}")
+    return [result for _, result in everybody]
 
 
 def _parameters(optim):
     return [p for g in optim.param_groups for p in g["params"]]
+
+
+def _kinds(optim):
+    return [(id(p), p.dtype, p.device, p.shape) for p in _parameters(optim)]
+
+
+def _momenta(optim):
+    return [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optim.param_groups]
 
 
 def _units(optim):
@@ -185,48 +220,25 @@ def _units(optim):
     return [unit for g, unit in zip(optim.param_groups, units) for _ in g["params"]]
 
 
-def _momenta(optim):
-    return [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optim.param_groups]
-
-
 def _check_arguments(optim, every, **shares):
+    kind = type(optim).__name__
     if not isinstance(optim, torch.optim.Optimizer) or isinstance(optim, SparseUpdateOptimizer):
-        raise TypeError("the first argument is a %s; allowed: an optimizer such as AdamW" % type(optim).__name__)
-    closure = inspect.signature(optim.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise TypeError("%s calls its closure several times in a step, which is not supported" % type(optim).__name__)
+        raise TypeError(f"the first argument is a {kind}; allowed: an optimizer such as AdamW")
+    if isinstance(optim, torch.optim.LBFGS):
+        raise TypeError(f"{kind} calls its closure several times in a step, which is not supported")
     own = _parameters(optim)
     if sum(p.numel() for p in own) == 0:
         raise ValueError("the optimizer has no parameters, or only empty ones")
     for p in own:
-        if hasattr(p, "to_local") or p.device.type not in ("cpu", "cuda"):
-            raise ValueError("a parameter is sharded, or on %s: not supported" % p.device)
-        if p.dtype not in (torch.float32, torch.float16, torch.bfloat16) or p.device != own[0].device:
-            raise ValueError("a parameter is %s on %s; allowed: float32, float16, bfloat16, all on %s" %
-                             (p.dtype, p.device, own[0].device))
+        if (hasattr(p, "to_local") or p.device.type not in ("cpu", "cuda") or p.device != own[0].device
+                or p.dtype not in (torch.float32, torch.float16, torch.bfloat16)):
+            raise ValueError(f"a {type(p).__name__} is {p.dtype} on {p.device}; allowed: float32, float16, bfloat16, "
+                             "not sharded, all on one GPU or the CPU")
     if not isinstance(every, int) or every < 1:
-        raise ValueError("every=%r; allowed: 1 or more" % every)
+        raise ValueError(f"every={every!r}; allowed: 1 or more")
     for name, value in shares.items():  # None: the default
-        if value is not None and not (isinstance(value, numbers.Real) and 0 <= value <= 1):
-            raise ValueError("%s=%r; allowed: 0 to 1" % (name, value))
-
-
-def _configuration(library, fields):
-    config, size = Config(), ctypes.c_size_t(ctypes.sizeof(Config))
-    library.sparse_allreduce_config_init(ctypes.byref(config), size, PRESET_BERT)
-    names = [name.decode() for name in map(library.sparse_allreduce_name, range(99)) if name]
-    known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
-    for name, value in fields.items():
-        if name not in known:
-            raise TypeError("no field %r; allowed: %s" % (name, ", ".join(known)))
-        if name == "algorithm" and value not in names:
-            raise ValueError("algorithm=%r; allowed: %s" % (value, ", ".join(names)))
-        try:
-            setattr(config, name, names.index(value) if name == "algorithm" else value)
-        except TypeError:
-            raise TypeError("%s=%r; allowed: a number" % (name, value)) from None
-    config.result = RESULT_ENTRIES
-    return config
+        if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= 1):
+            raise ValueError(f"{name}={value!r}; allowed: 0 to 1")
 
 
 # ---- the optimizer -------------------------------------------------------------------------------
@@ -250,56 +262,54 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     @_own_setting()
     def __init__(self, optim, density=None, every=1, ahead=None, decay=None, group=None, library=None, **fields):
-        self._rank, self._ranks, self._group = dist.get_rank(group), dist.get_world_size(group), group
-        if self._rank < 0:
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        if rank < 0:
             raise ValueError("this process is not in the group")
-        identity, error, arguments = _UniqueId(), None, []
-        try:
+
+        def prepare():
+            """What can fail on one rank alone. Returns the identity of the communicator, and what all ranks need the same."""
             _check_arguments(optim, every, density=density, ahead=ahead, decay=decay)
-            density = 0.02 / self._ranks if density is None else density
-            ahead = ahead if ahead is not None else min(12 * density, 0.25) if every == 1 else 0.0
-            decay = decay if decay is not None else 1.0 if every == 1 else 0.95
-            own = _parameters(optim)
-            cuda, count = own[0].is_cuda, sum(p.numel() for p in own)
-            fields = {"algorithm": "dense" if density == 1 else "topkA", "density": density, **fields}
-            loaded = _load(library, cuda)
-            config = _configuration(loaded, fields)
-            settings = [("every", every), ("ahead", ahead), ("decay", decay), *sorted(fields.items())]
-            arguments = ["%s=%r" % setting for setting in settings]
-            arguments += ["an " + type(optim).__name__, *("a parameter %s %s" % (p.dtype, [*p.shape]) for p in own)]
-            if loaded.sparse_allreduce_check(ctypes.byref(config), ctypes.c_size_t(count), self._ranks) != 0:
-                raise SparseAllreduceError(loaded.sparse_allreduce_last_error().decode())
-            if self._rank == 0 and loaded.ncclGetUniqueId(ctypes.byref(identity)) != 0:
-                raise SparseAllreduceError("NCCL has failed; NCCL_DEBUG=WARN says why")
-            if cuda:
-                torch.cuda.set_device(own[0].device)  # for all calls of the library and of torch.distributed
-        except Exception as exception:
-            error = exception
-        everybody = _agree(group, error, (arguments, bytes(identity)))
-        for other, (theirs, _) in enumerate(everybody):
-            for got, first in itertools.zip_longest(theirs, everybody[0][0], fillvalue="no further parameter"):
-                if got != first:
-                    raise SparseAllreduceError("rank %d has %s, rank 0 has %s: all ranks need the same" %
-                                               (other, got, first))
-        self.optim, self.every, self._ahead, self._decay, self._own = optim, every, ahead, decay, own
-        self._units = _units(optim)
-        self._made = [self._rank, self._ranks, *self._units]  # a state fits only an optimizer that was made the same
-        self._kinds = [(p.dtype, p.device, p.shape) for p in own]
-        identity = _UniqueId.from_buffer_copy(everybody[0][1])
-        self._exchange = _Exchange(loaded, config, identity, self._rank, self._ranks, count, cuda)
+            share = 0.02 / ranks if density is None else density
+            self.optim, self.every, self._group, self._own = optim, every, group, _parameters(optim)
+            self._ahead = ahead if ahead is not None else min(12 * share, 0.25) if every == 1 else 0.0
+            self._decay = decay if decay is not None else 1.0 if every == 1 else 0.95
+            settings = {"algorithm": "dense" if share == 1 else "topkA", "density": share, **fields}
+            count = sum(p.numel() for p in self._own)
+            self._exchange = _Exchange(library, settings, self._own[0].device, count, rank)
+            return bytes(self._exchange.identity), [
+                f"an {type(optim).__name__}", f"every={every}", f"ahead={self._ahead}", f"decay={self._decay}",
+                *(f"{name}={value!r}" for name, value in sorted(settings.items())),
+                *(f"a parameter {p.dtype} {[*p.shape]}" for p in self._own)]
+
+        everybody = _together(group, prepare)
+        identity, first = everybody[0]
+        for other, (_, theirs) in enumerate(everybody):
+            for pair in itertools.zip_longest(theirs, first, fillvalue="no further parameter"):
+                if pair[0] != pair[1]:
+                    raise SparseAllreduceError(f"rank {other} has {pair[0]}, rank 0 has {pair[1]}: all ranks need the same")
+        self._exchange.open(ranks, identity)
+        self._kinds, self._units = _kinds(optim), _units(optim)
+        self._made = [rank, ranks, *self._units]  # a state fits only an optimizer that was made the same
+        # The hooks of step() are called before and after all of it. The others are those of `optim`.
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self._patch_step_function()
         # Lightning and Fabric make copies of this object: what changes is in objects that these share.
-        self._now = types.SimpleNamespace(local=0, kept=None, marks=None, momenta=_momenta(optim), equal=self._ranks > 1,
-                                          source="model")  # of the weights, if the model is loaded before the next step
-        for kind in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
-            setattr(self, "_optimizer_%s_hooks" % kind, getattr(optim, "_optimizer_%s_hooks" % kind))
-        super().__setstate__({})  # makes the hooks of step(), which are called before and after all of it
-        self._copies = {p: p.float() for p in own if p.dtype != torch.float32}  # their weights, with 32 bits
+        self._now = types.SimpleNamespace(
+            local=0,  # steps since the last exchange
+            begin=lambda: None,  # to be called before the next step
+            kept=None,  # this rank's weights while the model has the shared ones
+            marks=None,  # of the parameters, when their values were last written here
+            momenta=_momenta(optim),
+            equal=ranks > 1)  # perhaps all ranks have the same gradients
+        self._copies = {p: p.float() for p in self._own if p.dtype != torch.float32}  # their weights, with 32 bits
         if self._copies and optim.state:
             self._load_local(optim.state_dict())  # so its state has 32 bits, too
-        self._shared = self._vector(self._values())
-        self._begin_again()
+        self._shared = self._vector(self._own)
+        self.take_weights()
+        self._now.begin = self.take_weights
 
     # ---- the weights: of the model, and as one vector --------------------------------------------
+    # Vectors have weights in units of their groups' rates, so a group with a small rate is sent as often as others.
     def _values(self):
         """This rank's weights, with 32 bits."""
         return [self._copies.get(p, p.detach()) for p in self._own]
@@ -308,18 +318,16 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         return [part.view(p.shape) for p, part in zip(self._own, vector.split([p.numel() for p in self._own]))]
 
     def _in_units(self, values):
-        """Vectors have weights in units of their groups' rates, so a group with a small rate is sent as often as others."""
         return torch._foreach_div(values, self._units) if min(self._units) < 1 else values
 
     def _vector(self, values):
-        return torch.cat([value.flatten().float() for value in self._in_units(values)])
+        return torch.cat([value.flatten() for value in self._in_units([value.float() for value in values])])
 
-    def _weights(self, vector):
-        parts = self._parts(vector)
-        return torch._foreach_mul(parts, self._units) if min(self._units) < 1 else parts
-
-    def _put(self, values):
-        torch._foreach_copy_(self._values(), values)
+    def _put(self, vector):
+        """Into the model."""
+        torch._foreach_copy_(self._values(), self._parts(vector))
+        if min(self._units) < 1:
+            torch._foreach_mul_(self._values(), self._units)
         self._round()
 
     def _round(self):
@@ -330,38 +338,29 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     def _marks(self):
         return [(p._version, p.data_ptr()) for p in self._own]
 
-    def _last(self, out):
+    def _last(self):
         """This rank's weights as the last exchange left them."""
-        if self._exchange.residual is None:
-            return out.copy_(self._shared)
-        return torch.sub(self._shared, self._exchange.residual, alpha=self._ahead, out=out)
+        return torch.sub(self._shared, self._exchange.residual, alpha=self._ahead, out=self._exchange.buffer())
 
-    def _touched(self):
-        """The parameters that somebody else has written to, or given other memory."""
-        return [i for i, (mark, old) in enumerate(zip(self._marks(), self._now.marks)) if mark != old]
-
-    def _warn_if_replaced(self, vector, consequence):
-        """By 1 % or more, for most of the weights. The vector has what they were before."""
-        touched, parts = self._touched(), self._weights(vector)
-        far = sum((self._own[i] - parts[i]).square().sum() for i in touched)
-        size = sum(parts[i].square().sum() for i in touched)
-        if 2 * sum(parts[i].numel() for i in touched) > vector.numel() and far > 1e-4 * size:
-            warnings.warn("most weights of the model were replaced: " + consequence)
+    def _warn_if_replaced(self, last, consequence):
+        """By 1 % or more of all. Where nobody has written to the model, nothing is compared."""
+        if self._marks() != self._now.marks:
+            before = last()
+            if (self._vector(self._values()) - before).norm() > 0.01 * before.norm():
+                warnings.warn("weights of the model were replaced: " + consequence)
 
     def _begin_again(self):
-        """All ranks begin with the weights of rank 0. Nothing waits to be sent."""
+        """All ranks begin with the shared weights of rank 0. Nothing waits to be sent."""
         dist.broadcast(self._shared, group_src=0, group=self._group)
-        if self._exchange.residual is not None:
-            self._exchange.residual.zero_()
-        self._now.local = 0
-        self._put(self._weights(self._shared))
+        self._exchange.residual.zero_()
+        self._now.local, self._now.begin = 0, lambda: None
+        self._put(self._shared)
 
     @_own_setting()
     def take_weights(self):
         """Begins again with the weights that rank 0's model has now, for example because it has loaded a file. The
         first step after the constructor, or after load_state_dict() of a plain optimizer's state, does that, too."""
         self._ready()
-        self._now.source = None
         self._shared.copy_(self._vector(self._own))
         self._begin_again()
 
@@ -370,25 +369,22 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """Gives the model the shared weights, those of the last exchange, to test it or to save it."""
         self._ready()
         with _own_setting():
-            self._now.kept = [value.clone() for value in self._values()]
-            self._put(self._weights(self._shared))
+            self._now.kept = self._vector(self._values())
+            self._put(self._shared)
         try:
             yield
             with _own_setting():
-                self._warn_if_replaced(self._shared, "what it gets inside shared_weights() is lost")
+                self._warn_if_replaced(lambda: self._shared, "what it gets inside shared_weights() is lost")
         finally:
             with _own_setting():
                 self._put(self._now.kept)
             self._now.kept = None
 
     # ---- a step ----------------------------------------------------------------------------------
-    def _open(self):
+    def _ready(self, inside=False):
         if self._exchange.handle is None:
             raise SparseAllreduceError("the optimizer is closed")
-
-    def _ready(self):
-        self._open()
-        if self._now.kept is not None:
+        if self._now.kept is not None and not inside:
             raise SparseAllreduceError("the model has the shared weights: leave shared_weights() first")
 
     def step(self, closure=None):
@@ -413,7 +409,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
             if found.item() != 0:
                 return False
-        self._take_source()
+        self._now.begin()
+        self._now.begin = lambda: None
         self._check_model()
         with self._32_bits():
             if scale is not None:  # otherwise the user has called scaler.unscale_()
@@ -423,28 +420,16 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             self.optim.step()
         return True
 
-    def _take_source(self):
-        if self._now.source == "model":
-            self.take_weights()
-        elif self._now.source == "state" and self._now.local == 0:
-            self._put(self._weights(self._last(self._exchange.buffer(self._shared))))
-        self._now.source = None
-
     def _check_model(self):
         """What others did since the last step."""
-        own = _parameters(self.optim)
-        if [*map(id, own)] != [*map(id, self._own)] or [(p.dtype, p.device, p.shape) for p in own] != self._kinds:
+        if _kinds(self.optim) != self._kinds:
             raise SparseAllreduceError("parameters were added, removed or converted: do that before you wrap the optimizer")
-        touched = [self._own[i] for i in self._touched()]
-        for p in touched:
-            if p in self._copies:  # what is no rounded copy has been written by somebody else
-                value = self._copies[p]
-                value.copy_(torch.where(value.to(p.dtype) == p, value, p.float()))
-        if touched and self._now.local == 0:
-            before = self._last(self._exchange.buffer(self._shared))
-            self._warn_if_replaced(before, "this counts as a change, and other ranks get the largest part of it first; "
+        for p, value in self._copies.items():  # what is no rounded copy has been written by somebody else
+            value.copy_(torch.where(value.to(p.dtype) == p, value, p.float()))
+        if self._now.local == 0:
+            self._warn_if_replaced(self._last, "this counts as a change, and other ranks get the largest part of it first; "
                                    "if you have loaded a file, call take_weights()")
-        if all(p.grad is None for p in own):
+        if all(p.grad is None for p in self._own):
             warnings.warn("no parameter of this optimizer has a gradient: does the model have others by now?")
         if any(now > then for now, then in zip(_momenta(self.optim), self._now.momenta)):
             warnings.warn("something has raised the first beta, or the momentum: sparse training needs less of it "
@@ -453,18 +438,18 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def _32_bits(self):
         """For the wrapped optimizer, parameters, gradients and state of 16 bits have 32."""
-        kept = [(p, p.data, p.grad) for p in self._copies]
-        for p, _, grad in kept:
-            p.grad = None
-            p.data = self._copies[p]
-            p.grad = None if grad is None else grad.float()
+
+        def swap():
+            for p, other in self._copies.items():
+                grad, p.grad = p.grad, None
+                self._copies[p], p.data = p.data, other
+                p.grad = None if grad is None else grad.to(p.dtype)
+
+        swap()
         try:
             yield
         finally:
-            for p, data, grad in kept:
-                p.grad, self._copies[p] = None, p.data
-                p.data = data
-                p.grad = grad
+            swap()
 
     @_own_setting()
     def _after_local_step(self):
@@ -473,48 +458,39 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             self._round()
             return
         self._now.local = 0
-        changed = self._last(self._exchange.buffer(self._shared))
+        changed = self._last()
         torch._foreach_sub_(self._parts(changed), self._in_units(self._values()))
-        if self._decay < 1 and self._exchange.residual is not None:
-            self._exchange.residual.mul_(self._decay)
         self._send(changed)
-        self._put(self._weights(self._last(changed)))
+        del changed  # so its memory serves the next line
+        self._put(self._last())
 
     def _send(self, changed):
-        if self._now.equal:  # until something has changed
-            digest = changed.view(torch.int32).sum(dtype=torch.int64)
-            digests = torch.stack([digest, -digest, (changed.abs() > 0).any().long()])
-            dist.all_reduce(digests, op=dist.ReduceOp.MAX, group=self._group)
-            highest, lowest, self._now.equal = digests[0], -digests[1], not digests[2]
-            if digests[2] and highest == lowest:
+        if self._now.equal:
+            digest = changed.view(torch.int32).sum(dtype=torch.int64).item()
+            digests = _together(self._group, lambda: digest)
+            self._now.equal = not any(digests)  # nothing has changed yet
+            if digest != 0 and len(set(digests)) == 1:
                 warnings.warn("all ranks have the same gradients: is there DistributedDataParallel around the model, "
                               "or does each rank have the same data? Both are wrong here")
+        if self._decay < 1:
+            self._exchange.residual.mul_(self._decay)
         self._exchange.average(changed, self._shared)
 
     @_own_setting()
     def _fail(self):
         """The others hear of it in their next exchange, by a value that is not finite."""
-        changed = self._exchange.buffer(self._shared).zero_()
-        changed[0] = float("nan")
         with contextlib.suppress(Exception):
-            self._take_source()
+            self._now.begin()
+            changed = self._exchange.buffer().zero_()
+            changed[0] = float("nan")
             self._send(changed)
 
     # ---- what an optimizer has -------------------------------------------------------------------
-    param_groups = property(lambda self: self.optim.param_groups)
-    state = property(lambda self: self.optim.state)
-    defaults = property(lambda self: self.optim.defaults)
-
     def __getattr__(self, name):  # such as train() and eval() of some optimizers
-        if name == "optim":
-            raise AttributeError("the constructor has failed")
-        return getattr(self.optim, name)
+        return getattr(self.__dict__["optim"], name)
 
     def __reduce__(self):
         raise SparseAllreduceError("this optimizer cannot be copied or pickled: it has a communicator; use state_dict()")
-
-    def zero_grad(self, set_to_none=True):
-        self.optim.zero_grad(set_to_none)
 
     def add_param_group(self, param_group):
         raise SparseAllreduceError("groups of parameters cannot be added after SparseUpdateOptimizer is made")
@@ -522,50 +498,47 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     @_own_setting()
     def state_dict(self):
         """A copy: that of the wrapped optimizer and, as "sparse", what this rank has besides."""
-        self._open()
-        return {**copy.deepcopy(self.optim.state_dict()), "sparse": {
-            "made": self._made, "library": self._exchange.state(), "local": self._now.local,
-            "shared": [part.clone() for part in self._weights(self._shared)],
-            "weights": [value.clone() for value in self._now.kept or self._values()]}}
+        self._ready(inside=True)
+        shared = torch._foreach_mul(self._parts(self._shared), self._units)
+        weights = self._vector(self._values()) if self._now.kept is None else self._now.kept
+        mine = dict(made=self._made, library=self._exchange.state(), local=self._now.local, shared=shared, weights=weights)
+        return {**copy.deepcopy(self.optim.state_dict()), "sparse": mine}
 
     @_own_setting()
     def load_state_dict(self, state_dict):
         """If each rank loads its own, the next steps have the same bits as after the save. Otherwise all ranks begin with
         the shared weights that rank 0 loads, or, if the state is of a plain optimizer, with the weights of its model."""
         self._ready()
-        mine, error, exact = None, None, False
-        try:
+
+        def load():
+            """Returns 0 for the state of a plain optimizer, 2 for one that this rank has saved, 1 for another."""
             if not isinstance(state_dict, dict) or "param_groups" not in state_dict:
                 raise ValueError("this is not the state_dict of an optimizer")
             mine = state_dict.get("sparse")
             if mine is not None and [part.shape for part in mine["shared"]] != [p.shape for p in self._own]:
                 raise ValueError("this state is of parameters with other shapes than those of the model")
-            self._load_local({name: value for name, value in state_dict.items() if name != "sparse"})
-            exact = mine is not None and [*mine["made"]] == self._made
-        except Exception as exception:
-            error = exception
-        exact = all(_agree(self._group, error, exact))
-        try:
-            if exact:
-                self._exchange.load(mine["library"])
-        except Exception as exception:
-            error = exception
-        _agree(self._group, error)
-        self._now.source = "model" if mine is None else "state"
-        if mine is None:
+            self._load_local({**state_dict, "sparse": None})
+            return 0 if mine is None else 1 + ([*mine["made"]] == self._made)
+
+        origin, mine = min(_together(self._group, load)), state_dict.get("sparse")
+        if origin == 0:
+            self._now.begin = self.take_weights
             return
+        if origin == 2:
+            _together(self._group, lambda: self._exchange.load(mine["library"].cpu()))
         self._shared.copy_(self._vector([part.to(self._shared.device) for part in mine["shared"]]))
-        if exact:
-            self._now.local = mine["local"]
-            self._put([value.to(self._shared.device) for value in mine["weights"]])
-        else:
+        if origin == 1:
             warnings.warn("a rank loads a state that it has not saved: the residuals of all are empty now")
             self._begin_again()
+            weights = self._shared
+        else:
+            self._now.local, weights = mine["local"], mine["weights"].to(self._shared.device)
+            self._put(weights)
+        self._now.begin = lambda: self._put(weights)  # the model may be loaded after its optimizer
 
     def _load_local(self, state_dict):
         with self._32_bits():
             self.optim.load_state_dict(copy.deepcopy(state_dict))  # which would keep its tensors and change them
-        self._now.momenta = _momenta(self.optim)
 
     def close(self):
         """Frees handle and communicator. A process that ends without it does not wait for others."""

@@ -4,14 +4,17 @@
     comparison.py JOBS LOG SECONDS [TINY]
 
 JOBS has a run in each line: a family of FAMILIES, then settings that differ from it: `dense lr=6e-4 warm=50 seed=2`. `best`
-before it takes the settings of that family in LOG that are best so far by the text to choose with: `best dense seed=2`.
-Several of these programs, one for each GPU, take lines from the same file. Each run appends one line of JSON to LOG. No run
-begins that would not end within SECONDS. With TINY (any word) the model is small, for the CPU.
+before it takes those of its family's settings in LOG that come to the lowest loss on the text to choose with, once all lines above
+it are done that it could choose from. A run that has ended appends one line of JSON to LOG, and prints it. What LOG has is not run again. So several of these programs,
+one for each GPU, share JOBS and LOG, and a queue that was ended goes on where LOG is. No run begins that would not end within
+SECONDS. A run that fails is in LOG, too, and ends its program with exit code 3: begin another. With TINY (any word) the model
+is small, for the CPU. summary.py makes a table of LOG.
 
 A run's `choose` is its loss on the text to choose settings with, `report` on the text that is only reported. `words` is the
 share of the words of the dense AllReduce that a rank sends.
 """
 
+import contextlib
 import fcntl
 import glob
 import json
@@ -20,6 +23,7 @@ import os
 import sys
 import sysconfig
 import time
+import traceback
 import zlib
 
 import torch
@@ -47,7 +51,7 @@ FAMILIES = {
     "powersgd16": {"way": "powersgd", "rank": 16},
     "diloco": {**UPDATE, "every": 16, "outer": 0.7, "nesterov": 0.9},
     "sparseloco": {**UPDATE, "every": 16, "density": 0.02, "decay": 0.95, "chunk": 4096},
-    "every16": {**OURS, "every": 16, "density": 0.08, "ahead": 0.12},
+    "every16": {**UPDATE, "every": 16, "density": 0.005, "decay": 0.95},  # ours with every=16
     "late": {**OURS, "density": 0.005, "ahead": 0.06, "late": 1},
     "demo": {"way": "demo", "keep": 20, "b1": 0.999},  # coefficients of each block of 64 x 64
 }
@@ -62,7 +66,7 @@ def text():
         for folder in folders:
             for file in sorted(glob.glob(os.path.join(root, folder, "**/*.py"), recursive=True)):
                 name = os.path.relpath(file, root)
-                if "-packages" not in name:
+                if "-packages" not in name and os.path.isfile(file):
                     which = {0: "choose", 1: "report"}.get(zlib.crc32(name.encode()) % 40, "learn")
                     with open(file, "rb") as content:
                         texts[which] += content.read()
@@ -458,38 +462,122 @@ def train(machine, about, family, o):
     return row
 
 
-# ---- lines of JOBS, for several processes --------------------------------------------------------
-def take_line(jobs):
-    """The next line of the file that nobody has taken; a file beside it counts."""
-    with open(jobs + ".taken", "a+") as taken:
-        fcntl.flock(taken, fcntl.LOCK_EX)
-        taken.seek(0)
-        count = len(taken.read())
+# ---- the queue: lines of JOBS whose runs are not in LOG ------------------------------------------
+def settings(line):
+    """Of a line: whether it begins with `best`, its family, the family's settings, those that the line changes."""
+    best, family, *words = line if line[0] == "best" else ("", *line)
+    if family not in FAMILIES:
+        sys.exit("no family %r; allowed: %s" % (family, ", ".join(FAMILIES)))
+    o, changed = {**COMMON, **FAMILIES[family]}, {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in o:
+            sys.exit("%s has no %r; allowed: %s" % (family, name, ", ".join(o)))
+        changed[name] = type(o[name])(float(value))
+    return best, family, o, changed
+
+
+def is_try(row):
+    """Of the runs that differ in settings only; `best` chooses among them."""
+    return all(row[name] == COMMON[name] for name in ("seed", "steps", "ranks"))
+
+
+def best_of(rows):
+    """The row whose loss on the text to choose with is lowest; None if no run has come to an end."""
+    ended = [row for row in rows if "failed" not in row and math.isfinite(row["choose"])]
+    return min(ended, key=lambda row: row["choose"], default=None)
+
+
+class Queue:
+    """What is done stands in LOG, so a queue that was ended goes on. What a process is at, it has locked."""
+
+    def __init__(self, jobs, log, about, end):
         with open(jobs) as file:
             lines = [line.split("#")[0].split() for line in file]
-        lines = [line for line in lines if line]
-        if count < len(lines):
-            taken.write(".")
-            return lines[count]
+        self.lines = [settings(line) for line in lines if line]
+        self.log, self.about, self.end, self.mine = log, about, end, None
+        self.queue = open(log + ".queue", "a")
+
+    @contextlib.contextmanager
+    def alone(self):
+        """No other process looks at LOG or takes a line."""
+        fcntl.flock(self.queue, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.queue, fcntl.LOCK_UN)
+
+    def rows(self):
+        """Of LOG, if they are of this text. The last line may be half, of a machine that was lost."""
+        rows = []
+        with open(self.log, "a+") as file:
+            file.seek(0)
+            for line in file:
+                with contextlib.suppress(ValueError):
+                    row = json.loads(line)
+                    if isinstance(row, dict) and row.get("text") == self.about:
+                        rows.append(row)
+        return rows
+
+    def resolve(self, at, rows):
+        """The settings of line `at`. None: a run that `best` is to choose from, above it, is not done yet."""
+        best, family, o, changed = self.lines[at]
+        if best:
+            tries = [{**o, **changed} for best, other, o, changed in self.lines[:at] if not best and other == family]
+            tries = [o for o in tries if is_try(o)]
+            own = [row for row in rows if row["family"] == family and is_try(row)]
+            winner = best_of(own)
+            if not all(any(same(row, o) for row in own) for o in tries) or winner is None:
+                return None
+            o = {name: winner[name] for name in o}
+        return {**o, **changed}
+
+    def take(self, patience=10):
+        """Family and settings of the first line that can run now, and that would end in time; else None."""
+        while True:
+            with self.alone():
+                rows = self.rows()
+                for at, (_, family, _, _) in enumerate(self.lines):
+                    o = self.resolve(at, rows)
+                    if o is None and patience > 0:
+                        break  # what it waits for may end in a moment, on another GPU
+                    if (o is not None and not any(row["family"] == family and same(row, o) for row in rows)
+                            and time.time() + expected(rows, family, o["steps"]) < self.end and self.lock(family, o)):
+                        return family, o
+                else:
+                    return None
+            patience -= 1
+            time.sleep(1)
+
+    def lock(self, family, o):
+        """False: another process is at this run. The lock of a process that dies is free again."""
+        name = "%s.%08x" % (self.log, zlib.crc32(repr((family, o)).encode()))
+        self.mine = open(name, "a")
+        try:
+            fcntl.flock(self.mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def done(self, row):
+        """Appends it to LOG, and prints it."""
+        line = json.dumps(row)
+        with self.alone():
+            with open(self.log, "a") as file:
+                file.write(line + "\n")
+            self.mine.close()
+        print(line, flush=True)
 
 
-def settings(words, log):
-    best, family, *others = words if words[0] == "best" else ["", *words]
-    o = {**COMMON, **FAMILIES[family]}
-    if best:
-        with open(log) as file:
-            rows = [json.loads(line) for line in file if line.startswith("{")]
-        rows = [row for row in rows if row["family"] == family and row["seed"] == 1 and row["steps"] == COMMON["steps"]]
-        if not rows:
-            return family, None
-        winner = min(rows, key=lambda row: row["choose"])
-        o = {name: winner[name] for name in o}
-    for word in others:
-        name, value = word.split("=")
-        if name not in o:
-            sys.exit("%s has no %s; allowed: %s" % (family, name, ", ".join(o)))
-        o[name] = type(o[name])(float(value))
-    return family, o
+def same(row, o):
+    return all(row[name] == value for name, value in o.items())
+
+
+def expected(rows, family, steps):
+    """How many seconds a run takes: as the longest of its family, or of any, in LOG."""
+    ended = [row for row in rows if "failed" not in row]
+    ended = [row for row in ended if row["family"] == family] or ended
+    return steps / 1000 * max((1000 * row["seconds"] / row["steps"] for row in ended), default=70)
 
 
 def main():
@@ -497,23 +585,18 @@ def main():
     if TINY:
         COMMON["steps"] = 40
     texts, about = text()
-    machine, seconds = Machine(texts), 0.0  # of 1000 steps
+    queue = Queue(jobs, log, about, end)
+    machine = Machine(texts)
     machine.gradient(TEXTS // COMMON["ranks"], 0)  # compiles
-    while time.time() + seconds < end and (words := take_line(jobs)) is not None:
-        family, o = settings(words, log)
-        if o is None or time.time() + seconds * o["steps"] / 1000 > end:
-            print("left out:", *words, flush=True)
-            continue
-        begun = time.time()
+    print("begun after %.0f s, %.0f s are left" % (time.time() - end + float(sys.argv[3]), end - time.time()), flush=True)
+    while (line := queue.take()) is not None:
+        family, o = line
         try:
-            row = json.dumps(train(machine, about, family, o))
-            seconds = 1000 * (time.time() - begun) / o["steps"]
+            queue.done(train(machine, about, family, o))
         except Exception as error:
-            row = "failed: %s: %r" % (" ".join(words), error)
-        with open(log, "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(row + "\n")
-        print("%6.1f s" % (time.time() - begun), *words, flush=True)
+            traceback.print_exc()
+            queue.done({"family": family, **o, "text": about, "failed": repr(error)})
+            sys.exit(3)  # the device may be of no use to this process
         if CUDA:
             torch.cuda.empty_cache()
 
