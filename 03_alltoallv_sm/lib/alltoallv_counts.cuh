@@ -137,7 +137,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b,
     if (!come || !same) {
       *(volatile int *)&b.stop = 1;
       if (this_block() == 0 && (come || in_vain()))
-        report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0});
+        report_counts(a, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0, 1, epoch});
     } else if (entry) {
       sent[source * stride + i % n] = number(l[0]);
       b.blocks[source] = l[0].word[2] / 256;
@@ -172,7 +172,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b,
     if (a.x.rdispls != NULL) a.x.rdispls[p] = moves ? elements.gets_at : 0;
   }
   if (comes && p == b.misfit)
-    report_counts(a, epoch, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n]});
+    report_counts(a, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n], 1, epoch});
   return moves;
 }
 

@@ -151,7 +151,23 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
   }
 }
 
-/* My own part, by warps that have nothing else to do. The `first` warps begin with the units of
+/* ---- my own part --------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void
+copy_own_tile(const kernel_args &a, const struct alltoallv_pair &own, uint32_t tile)
+{
+  copy_tile(a.x.payload[0].recv + own.gets_at, a.x.payload[0].send + own.sends_at, own.sends, tile);
+}
+
+/* A small one, by warp number `first` of `warps`. */
+static __device__ __forceinline__ void
+copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
+{
+  if (own.sends != own.gets) return;
+  for (uint32_t t = first; t < tiles_in(own.sends); t += warps) copy_own_tile(a, own, t);
+}
+
+/* A large one, by warps that have nothing else to do. The `first` warps begin with the units of
  * their numbers; others, and all that have time for more, ask a counter. */
 #define OWN_UNIT 4 /* tiles */
 
@@ -170,8 +186,7 @@ static __device__ __forceinline__ void copy_own_tiles(const kernel_args &a,
   for (; unit * OWN_UNIT < tiles; unit = __shfl_sync(~0u, next, 0)) {
     if (leader) next = first + atomicAdd(counter, 1);
     for (uint32_t t = unit * OWN_UNIT; t < (unit + 1) * OWN_UNIT && t < tiles; t++)
-      copy_tile(a.x.payload[0].recv + own.gets_at, a.x.payload[0].send + own.sends_at, own.sends,
-                t);
+      copy_own_tile(a, own, t);
   }
 }
 

@@ -181,28 +181,22 @@ static __device__ __forceinline__ uint64_t nanoseconds(void)
   return now;
 }
 
-/* What is wrong with what two ranks say of a pair. */
-struct finding {
-  int kind, source, destination;
-  uint64_t sent, expected;
-};
-
-static __device__ void report(const kernel_args &a, uint32_t epoch, struct alltoallv_error *record,
-                              const struct finding f)
+static __device__ void report(struct alltoallv_error *record, struct alltoallv_error found)
 {
   volatile int *written = &record->kind;
+  const int kind = found.kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
-  const uint32_t element = a.x.kind == ALLTOALLV_KIND_HOST ? a.x.element : 1;
-  *record = {ALLTOALLV_ERROR_NONE, f.source, f.destination, f.sent, f.expected, element, epoch};
+  found.kind = ALLTOALLV_ERROR_NONE;
+  *record = found;
   __threadfence_system();
-  *written = f.kind;
+  *written = kind;
 }
 
 /* One error per epoch is enough. */
-static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t epoch,
-                                                  const struct finding f)
+static __device__ __noinline__ void report_counts(const kernel_args &a,
+                                                  const struct alltoallv_error found)
 {
-  if (atomicExch(&a.state->reported, epoch) != epoch) report(a, epoch, &a.errors->counts, f);
+  if (atomicExch(&a.state->reported, found.epoch) != found.epoch) report(&a.errors->counts, found);
 }
 
 /* The rank to name when I waited for `source`: rather one for which `source` may be waiting too. */
@@ -221,8 +215,8 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
   if (begin_exchange(a).broken) return true;
   if (a.limit == 0 || nanoseconds() - started < a.limit) return false;
   if (atomicExch(&a.state->block[0].broken, 1) == 0)
-    report(a, epoch, &a.errors->timeout,
-           {ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank, 0, 0});
+    report(&a.errors->timeout,
+           {ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank, 0, 0, 1, epoch});
 #pragma unroll 1
   for (int b = 1; b < ALLTOALLV_MAX_BLOCKS; b++)
     *(volatile uint32_t *)&a.state->block[b].broken = 1;
