@@ -153,18 +153,19 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
 
 /* ---- my own part --------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void
-copy_own_tile(const kernel_args &a, const struct alltoallv_pair &own, uint32_t tile)
-{
-  copy_tile(a.x.payload[0].recv + own.gets_at, a.x.payload[0].send + own.sends_at, own.sends, tile);
-}
-
-/* A small one, by warp number `first` of `warps`. */
+/* A small one, by warp number `first` of `warps`; as groups, because tiles would take more
+ * registers. */
 static __device__ __forceinline__ void
 copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
 {
+  char *part = const_cast<char *>(a.x.payload[0].send) + own.sends_at;
   if (own.sends != own.gets) return;
-  for (uint32_t t = first; t < tiles_in(own.sends); t += warps) copy_own_tile(a, own, t);
+  for (uint32_t g = first; g < groups_of(own.sends); g += warps) {
+    const int left = bytes_left(own.sends, g);
+    if (left > 0)
+      move_words<true>(a.x.payload[0].recv + own.gets_at, g, move_words<false>(part, g, {}, left),
+                       left);
+  }
 }
 
 /* A large one, by warps that have nothing else to do. The `first` warps begin with the units of
@@ -186,7 +187,8 @@ static __device__ __forceinline__ void copy_own_tiles(const kernel_args &a,
   for (; unit * OWN_UNIT < tiles; unit = __shfl_sync(~0u, next, 0)) {
     if (leader) next = first + atomicAdd(counter, 1);
     for (uint32_t t = unit * OWN_UNIT; t < (unit + 1) * OWN_UNIT && t < tiles; t++)
-      copy_own_tile(a, own, t);
+      copy_tile(a.x.payload[0].recv + own.gets_at, a.x.payload[0].send + own.sends_at, own.sends,
+                t);
   }
 }
 
