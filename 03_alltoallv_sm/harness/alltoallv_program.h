@@ -47,17 +47,11 @@ extern struct program_options program_options;
 /* The stores of barrier alone: what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Every one of `count` numbers (a multiple of 256) becomes 2, if there are 64 rounds or more. */
-void compute_launch(float *numbers, size_t count, int rounds, cudaStream_t stream);
+/* All bits of `count` numbers (a multiple of 256) become 1 in 32 rounds or more. */
+void compute_launch(uint32_t *numbers, size_t count, int rounds, cudaStream_t stream);
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
-
-/* Fills the matrix (nranks * nranks; may be NULL) of --matrix, or of `pattern` with `total`
- * elements per sender; x->sendcounts is this rank's row. Raises x->sends, x->receives to those of
- * any rank. EXIT_USAGE on all ranks if options are wrong or memory is too small. Collective. */
-int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
-                   size_t *matrix);
 
 /* From the counts: displacements of packed parts, sums, and where the parts belong at the
  * peers. Collective. */

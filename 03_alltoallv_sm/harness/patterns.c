@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "hash.h"
-#include "options.h"
+#include "launcher.h"
 
-#define FAIL(...) snprintf(error, error_size, __VA_ARGS__)
+#define FAIL(...) snprintf(error, LAUNCHER_TEXT, __VA_ARGS__)
 
 /* How many of the tokens of a rank go to each rank: top-8 of 64 experts for each token, expert e
  * living on rank e * nranks / 64. Popularity differs by a factor of up to 4 between experts, as it
@@ -49,7 +49,7 @@ static void share_out(size_t *counts, const double *weights, int n, size_t total
 }
 
 void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size, size_t *matrix,
-                    char *error, size_t error_size)
+                    char *error)
 {
 #define ROW(name, rounding, weight) {name, rounding},
 #define WEIGHT(name, rounding, weight) (weight),
@@ -84,8 +84,7 @@ void pattern_matrix(const char *pattern, int n, size_t total, size_t element_siz
   }
 }
 
-void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
-                  size_t error_size)
+void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error)
 {
   static const char *const blanks = " \t\r\v\f\n";
   char name[SHOWN_TEXT], *line = NULL, *rest;

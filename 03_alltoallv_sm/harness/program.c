@@ -27,45 +27,6 @@ const struct option_spec harness_options[] = {
     {0},
 };
 
-/* What is wrong with them together, or "". */
-static const char *wrong_options(const struct options *opt, int nranks)
-{
-  const struct program_options *own = &program_options;
-  const bool simple = !methods[own->method].library;
-  if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
-  if (own->matrix_file && (own->pattern || opt->count || opt->sizes))
-    return "--matrix sets all counts; allowed: --matrix without --pattern, --count, -b, -e, -f";
-  if (own->device_counts + own->beside + opt->bench + simple > 1)
-    return "--bench, --beside, --device-counts and a --method of simple/ exclude each other; "
-           "allowed: one";
-  return "";
-}
-
-int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
-                   size_t *matrix)
-{
-  enum { HANDLE = 32 << 20 }; /* with scratch memory, at most */
-  const struct program_options *own = &program_options;
-  const int n = x->me->nranks;
-  char error[LAUNCHER_TEXT];
-  size_t all[n * n];
-  if (matrix == NULL) matrix = all;
-  snprintf(error, sizeof error, "%s", wrong_options(opt, n));
-  /* a file: by rank 0, for hosts may have different ones */
-  if (!*error && own->matrix_file && x->me->rank == 0)
-    pattern_read(own->matrix_file, n, opt->type->size, matrix, error, sizeof error);
-  else if (!*error && !own->matrix_file)
-    pattern_matrix(pattern, n, total, opt->type->size, matrix, error, sizeof error);
-  if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
-  if (own->matrix_file) launcher_broadcast(x->me, matrix, (size_t)(n * n) * sizeof *matrix, 0);
-  memcpy(x->sendcounts, matrix + x->me->rank * n, (size_t)n * sizeof *matrix);
-  const struct matrix_most most = matrix_most(matrix, n);
-  if (most.sends > x->sends) x->sends = most.sends;
-  if (most.receives > x->receives) x->receives = most.receives;
-  const size_t bytes = (x->sends + 2 * x->receives) * opt->type->size + HANDLE;
-  return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
-}
-
 /* ---- one exchange ---------------------------------------------------------------------------- */
 
 void program_layout(struct exchange *x)
@@ -201,7 +162,7 @@ unsigned long long program_verify(const char *what, const struct segment *segmen
   CUDACHECK(cudaFree(device));
   if (errors.wrong == 0) return 0;
   if (errors.source == ELEMENTS_GUARD)
-    launcher_error("%s: bytes outside the parts were written (%llu wrong)", what, errors.wrong);
+    launcher_error("%s: bytes beside the parts are wrong (%llu)", what, errors.wrong);
   else
     launcher_error("%s: element %llu from rank %lld is wrong (%llu elements wrong)", what,
                    errors.first_plus_one - 1, errors.source, errors.wrong);
