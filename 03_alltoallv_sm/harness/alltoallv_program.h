@@ -57,7 +57,9 @@ enum { PROGRAM_GUARD = 256 };
  * peers. Collective. */
 void program_layout(struct exchange *x);
 
-/* Send buffer and window, as large as the largest rank needs, and device counts. Collective. */
+/* Send buffer and window for x->sends, x->receives, which are equal on all ranks, and device
+ * counts.
+ */
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 

@@ -46,8 +46,8 @@ void program_layout(struct exchange *x)
 
 void program_allocate(struct exchange *x)
 {
-  x->send_bytes = (size_t)launcher_max(x->me, (double)(x->sends * x->type->size));
-  x->recv_bytes = (size_t)launcher_max(x->me, (double)(x->receives * x->type->size));
+  x->send_bytes = x->sends * x->type->size;
+  x->recv_bytes = x->receives * x->type->size;
   x->window_bytes = x->recv_bytes + 2 * PROGRAM_GUARD;
   x->room = x->recv_bytes / x->type->size;
   NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));

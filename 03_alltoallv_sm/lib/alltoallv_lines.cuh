@@ -147,14 +147,10 @@ static __device__ __forceinline__ bool receive_group(const kernel_args &a,
   return true;
 }
 
+/* For i from 0 to n. */
 static __device__ __forceinline__ int rank_plus(const kernel_args &a, int i)
 {
   return a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
-}
-
-static __device__ __forceinline__ int rank_minus(const kernel_args &a, int i)
-{
-  return a.rank >= i ? a.rank - i : a.rank - i + a.n;
 }
 
 static __device__ __forceinline__ void
@@ -175,7 +171,7 @@ static __device__ __forceinline__ void receive_lines(const kernel_args &a,
                                                      uint32_t before, uint32_t epoch, share s)
 {
   for (int i = s.first; i > 0 && i < a.n; i += s.step) {
-    const int p = rank_minus(a, i);
+    const int p = rank_plus(a, a.n - i);
     const uint64_t bytes = in_lines(a, pairs[p].gets);
     const uint32_t end = groups_of(bytes);
     bool comes = true;

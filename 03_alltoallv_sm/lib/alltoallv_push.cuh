@@ -96,12 +96,6 @@ static __device__ __forceinline__ uint32_t this_warp(const kernel_args &a)
   return threadIdx.x / 32 * tile_blocks(a) + tile_block(a);
 }
 
-static __device__ __forceinline__ void push_tile(const block_state &b, const char *send, int p,
-                                                 uint32_t tile)
-{
-  if (b.to[p] != NULL) copy_tile(b.to[p], send + b.pairs[p].sends_at, b.pairs[p].sends, tile);
-}
-
 /* A long exchange takes what is next from a counter, which block 0 sets back in the next exchange:
  * with equal shares the links idle while the slowest multiprocessor finishes. (In a short one that
  * waits a microsecond: all warps ask the counter at the same time.) And it sends to rank + 1 first,
@@ -144,7 +138,8 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
       if (++p == n) p = 0;
       const uint32_t tile = few ? at + (warp >= b.first[p] ? 0 : warps) - b.first[p] : rest;
       const bool mine = tile < b.tiles[p];
-      if (mine) push_tile(b, send, p, tile);
+      if (mine && b.to[p] != NULL)
+        copy_tile(b.to[p], send + b.pairs[p].sends_at, b.pairs[p].sends, tile);
       if (mine && !few) break;
       rest -= b.tiles[p];
     }

@@ -99,11 +99,10 @@ static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
 }
 
 /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
-ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
+ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, struct alltoallv_window *w)
 {
-  struct alltoallv_window *w = &h->windows[id];
   char *const *peers = (char *const *)w->peers;
-  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
+  char *const *scratch = (char *const *)h->scratch.peers;
   lsa_pointers<<<1, 128, 0, h->words_stream>>>(w->window, h->n, (char **)h->words);
   ALLTOALLV_CUDATRY(cudaGetLastError());
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->words_stream));
@@ -169,7 +168,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   dim3 grid;
   int threads;
   struct kernel_args a = {};
-  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
+  char *const *scratch = (char *const *)h->scratch.peers;
   a.state = h->state;
   a.scratch_base = scratch[0];
   a.scratch_stride = scratch[1] - scratch[0]; /* which one rank does not need */

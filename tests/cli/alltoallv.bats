@@ -70,8 +70,8 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
   prints '^  Received from rank 1: 1 elements at offset 0$'
   verified pthread 3 --matrix "$TOP/tests/cli/cases/matrix.txt" -d int8
   refused '4 8 2\n4 8 4\n4 8 4\n' 'no whole number .*; allowed: multiples, or another --datatype$' # 4-byte elements
-  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2; allowed: a square$'
-  refused '4 8\n' 'is not square: 1 rows, 2 columns; allowed: a square$'
+  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, there are 2 rows; allowed: a square$'
+  refused '4 8\n' 'is not square: row 1 has 2 numbers, there are 1 rows; allowed: a square$'
   refused '4\n' 'is 1 x 1; allowed: at least 2'
   refused '4 -8\n4 4\n' "row 1, column 2: '-8' is not a number of bytes; allowed: "
   refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes; allowed: "

@@ -78,7 +78,7 @@ static ncclResult_t async_error(struct test *t)
   return async;
 }
 
-static void open_handle(struct test *t, double timeout, uint32_t first_epoch, size_t bytes)
+static void open_handle(struct test *t, double timeout, size_t bytes)
 {
   const alltoallv_config_t config = {.method = (alltoallv_method_t)method,
                                      .timeout_seconds = timeout,
@@ -87,11 +87,21 @@ static void open_handle(struct test *t, double timeout, uint32_t first_epoch, si
   t->x = (struct exchange){.me = t->me, .type = datatype_find("int8"), .comm = t->comm};
   t->x.sends = t->x.receives = bytes;
   program_allocate(&t->x);
-  ALLTOALLVCHECK(alltoallv_create_with(t->comm, &config, LL_LIMIT, first_epoch, &t->handle));
+  ALLTOALLVCHECK(alltoallv_create(t->comm, &config, &t->handle));
+  if (LL_LIMIT < t->handle->ll_bytes) t->handle->ll_bytes = LL_LIMIT; /* on all ranks */
   t->x.handle = t->handle;
   ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, bytes + 2 * PROGRAM_GUARD));
   ALLTOALLVCHECK(alltoallv_info(t->handle, &reach, NULL));
   t->kernel = reach > 0;
+}
+
+/* As if the last exchange had been that one. */
+static void set_epoch(struct test *t, uint32_t epoch)
+{
+  struct alltoallv_state state = {0};
+  for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) state.block[b].epoch = epoch;
+  if (t->kernel)
+    CUDACHECK(cudaMemcpy(t->handle->state, &state, sizeof state, cudaMemcpyHostToDevice));
 }
 
 /* Without a barrier, as the header promises. */
@@ -512,7 +522,7 @@ static void test_arguments(struct test *t)
               argument, "NULL argument, or 5 buffers; allowed: 1 to 4") &
       refused(alltoallv_register(h, t->x.window, 4096), usage, "rank ") &
       refused(alltoallv_peer(h, send, 0, &address), argument, "the buffer is not registered") &
-      refused(alltoallv_peer(h, t->x.window, n, &address), argument, "there is no rank") &
+      refused(alltoallv_peer(h, t->x.window, n, &address), argument, "NULL address, or rank ") &
       refused(alltoallv_unregister(h, send), argument, "the buffer is not registered") &
       refused(alltoallv_register(h, recv + 1, 10), argument, "rank ") &
       refused(alltoallv_register(h, NULL, 10), argument, "rank ") &
@@ -614,7 +624,7 @@ static void test_reasons(struct test *t)
     NCCLCHECK(ncclMemAlloc(&buffer, 8192));
   NCCLCHECK(ncclCommSplit(parent, 0, t->me->rank, &comm, NULL));
   t->comm = comm;
-  open_handle(t, 60, 1, BUFFER);
+  open_handle(t, 60, BUFFER);
   if (t->kernel) {
     good &= alltoallv_register(t->handle, buffer, 8192) != ncclSuccess;
     good &= strstr(alltoallv_last_error(), " cannot register the buffer: ") != NULL;
@@ -642,7 +652,7 @@ static void test_large(struct test *t)
   const int n = t->me->nranks, me = t->me->rank;
   struct segment expected[MAX_RANKS];
   launcher_step("pairs beyond 4 GiB");
-  open_handle(t, 60, 1, count + 4096);
+  open_handle(t, 60, count + 4096);
   struct exchange *x = &t->x;
   if (me == 0) x->sendcounts[n - 1] = count; /* from rank 0 to the last */
   if (me == n - 1) x->recvcounts[0] = count;
@@ -669,7 +679,7 @@ static void test_timeout(struct test *t)
   bool good = true;
   if (n == 1 || !t->kernel) return; /* other hosts would be waited for without end */
   launcher_step("a late rank");
-  open_handle(t, 1, 1, BUFFER);
+  open_handle(t, 1, BUFFER);
   random_counts(t, &t->x, 100);
   struct exchange *x = &t->x;
   CUDACHECK(
@@ -709,7 +719,6 @@ static void test_timeout(struct test *t)
 static int run(const struct rank *me, const struct options *opt)
 {
   struct test t = {.me = me, .random = 1, .code = EXIT_VERIFIED};
-  struct alltoallv_state last = {0};
   ncclUniqueId id;
   (void)opt;
   launcher_step("communicator");
@@ -719,7 +728,7 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&t.comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&t.stream));
   CUDACHECK(cudaMalloc((void **)&t.device, 5 * (size_t)me->nranks * sizeof(size_t)));
-  open_handle(&t, 60, 1, BUFFER);
+  open_handle(&t, 60, BUFFER);
   if (mismatch) end_with_mismatch(&t); /* does not return */
 
   test_random(&t, first_seed, cases, "exchanges at random");
@@ -732,10 +741,10 @@ static int run(const struct rank *me, const struct options *opt)
   test_config(&t);
   test_random(&t, first_seed, cases / 10, "the handle goes on after all that");
   close_handle(&t);
-  open_handle(&t, -1, 1, BUFFER); /* the epoch goes through 1, 2, 3, 2^32 - 1, 2, 3 */
+  open_handle(&t, -1, BUFFER); /* the epoch goes through 2, 3, 4, 2^32 - 1, 2, 3 */
+  set_epoch(&t, 1);
   test_random(&t, first_seed, 3, "the first epochs");
-  for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) last.block[b].epoch = 0xFFFFFFFEu;
-  if (t.kernel) CUDACHECK(cudaMemcpy(t.handle->state, &last, sizeof last, cudaMemcpyHostToDevice));
+  set_epoch(&t, 0xFFFFFFFEu);
   test_random(&t, first_seed + 1, 30, "the epoch wraps around");
   close_handle(&t);
 #ifdef CPU_STANDIN
