@@ -27,7 +27,7 @@ struct sweep {
   struct exchange x; /* of the size that is being measured, */
   size_t *matrix;    /* which this is the matrix of */
   struct matrix_most most;
-  long slots; /* so many fit side by side into the buffers: bytes of one */
+  long slots; /* so many fit side by side into the buffers; of one it takes: */
   size_t send_slot, recv_slot;
   struct segment *expected; /* what arrives in all slots; --beside: and the numbers */
   /* --beside: */
@@ -41,6 +41,11 @@ struct column {
   const struct method *method;
   char *window;
 };
+
+static struct column column_of(struct sweep *s, const struct method *method)
+{
+  return (struct column){s, method, method->simple ? s->x.simple.window : s->x.window};
+}
 
 static double moved(const struct bench *bench, const struct rank *me, struct bench_size size)
 {
@@ -243,7 +248,7 @@ static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple
       launcher_note(s->x.me, "no column %s: %s", name, why);
       continue;
     }
-    columns[count] = (struct column){s, method, method->simple ? s->x.simple.window : s->x.window};
+    columns[count] = column_of(s, method);
     variants[count] = (struct bench_variant){name, &columns[count], NULL, NULL, call, fill, check};
     count++;
   }
@@ -275,24 +280,24 @@ static int run_once(struct sweep *s, const struct options *opt, const char *why_
   struct exchange *x = &s->x;
   const int n = x->me->nranks;
   const struct method *method = &methods[program_options.method];
-  struct column c = {s, method, method->simple ? x->simple.window : x->window};
   const struct bench_size size = {.count = opt->count, .slots = 1};
-  const size_t row = (size_t)n * sizeof *x->device_counts;
   const bool device = program_options.device_counts;
-  const char *what;
+  struct column c = column_of(s, device ? &methods[METHOD_DEVICE_COUNTS] : method);
+  const char *what = method->name;
   struct verifier verifier; /* for --digest */
   launcher_step(method->name);
   if (method->simple && why_not_simple) program_cannot_run(x->me, why_not_simple);
-  ALLTOALLVCHECK(alltoallv_info(x->handle, NULL, &what));
-  launcher_note(x->me, "AlltoAllV: %s%s%s", method->library ? "" : method->name,
-                method->library ? what : " (simple)", device ? " (device counts)" : "");
-  if (device) c.method = &methods[METHOD_DEVICE_COUNTS];
+  if (method->library) ALLTOALLVCHECK(alltoallv_info(x->handle, NULL, &what));
+  launcher_note(x->me, "AlltoAllV: %s%s", what,
+                device            ? " (device counts)"
+                : method->library ? ""
+                                  : " (simple)");
   fill(&c, size);
   call(&c, size, 0, s->stream);
   if (device) {
-    size_t *counts = x->device_counts; /* of the device: sends, receives, displacements */
-    CUDACHECK(cudaMemcpyAsync(x->recvcounts, counts + n, row, cudaMemcpyDeviceToHost, s->stream));
-    CUDACHECK(cudaMemcpyAsync(x->rdispls, counts + 2 * n, row, cudaMemcpyDeviceToHost, s->stream));
+    const size_t row = (size_t)n * sizeof(size_t), *counts = x->device_counts + n;
+    CUDACHECK(cudaMemcpyAsync(x->recvcounts, counts, row, cudaMemcpyDeviceToHost, s->stream));
+    CUDACHECK(cudaMemcpyAsync(x->rdispls, counts + n, row, cudaMemcpyDeviceToHost, s->stream));
   }
   verifier_init(&verifier, x->me, x->type, s->stream);
   verifier_digest(&verifier, c.window + PROGRAM_GUARD, x->receives);

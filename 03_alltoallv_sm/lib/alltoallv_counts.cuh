@@ -185,7 +185,7 @@ static __device__ __noinline__ void push_device(const kernel_args &a, block_stat
   const int p = threadIdx.x;
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
-    if (MANY && p < a.n) number_tiles(a, b, b.pairs, p);
+    if (MANY && p < a.n) number_tiles<false>(a, b, b.pairs, p);
     if (p < a.n) b.to[p] = at_place(a, p, b.place[k][p]);
     __syncthreads();
     /* Many tiles: team 0, which has no lines to send, begins with the own part, for which the links

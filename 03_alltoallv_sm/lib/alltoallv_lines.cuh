@@ -99,11 +99,12 @@ static __device__ __forceinline__ share of_team(void)
  * link has time while the header is awaited. Just above the threshold heads are longer, so that no
  * pair is much slower than a slightly smaller one. (With device counts all of a large pair goes in
  * tiles.) */
+template <bool HEADS>
 static __device__ __forceinline__ uint64_t in_lines(const kernel_args &a, uint64_t bytes)
 {
   const uint64_t most = a.ll_threshold, twice = 2 * most;
   if (bytes <= most) return bytes;
-  if (a.x.kind != ALLTOALLV_KIND_HOST) return 0;
+  if (!HEADS) return 0;
   return bytes + a.head < twice ? (twice - bytes) / 128 * 128 : a.head;
 }
 
@@ -153,31 +154,32 @@ static __device__ __forceinline__ int rank_plus(const kernel_args &a, int i)
   return a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
 }
 
+template <bool HEADS>
 static __device__ __forceinline__ void
 send_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t before, share s)
 {
   for (int i = s.first; i > 0 && i < a.n; i += s.step) {
     const int p = rank_plus(a, i);
-    const uint64_t bytes = in_lines(a, pairs[p].sends);
-    const uint32_t end = groups_of(bytes);
-    for (; s.next < end; s.next += s.warps)
-      if (!send_group(a, pairs[p], p, bytes, s.next, before)) return;
-    s.next -= end;
+    const uint64_t bytes = in_lines<HEADS>(a, pairs[p].sends);
+    uint32_t g = s.next;
+    for (; g < groups_of(bytes); g += s.warps)
+      if (!send_group(a, pairs[p], p, bytes, g, before)) return;
+    if (HEADS) s.next = g - groups_of(bytes);
   }
 }
 
+template <bool HEADS>
 static __device__ __forceinline__ void receive_lines(const kernel_args &a,
                                                      const struct alltoallv_pair *pairs,
                                                      uint32_t before, uint32_t epoch, share s)
 {
   for (int i = s.first; i > 0 && i < a.n; i += s.step) {
     const int p = rank_plus(a, a.n - i);
-    const uint64_t bytes = in_lines(a, pairs[p].gets);
-    const uint32_t end = groups_of(bytes);
-    bool comes = true;
-    for (; s.next < end; s.next += s.warps)
-      comes = comes && receive_group(a, pairs[p], epoch, p, bytes, s.next, before);
-    s.next -= end;
+    const uint64_t bytes = in_lines<HEADS>(a, pairs[p].gets);
+    uint32_t g = s.next;
+    for (bool comes = true; g < groups_of(bytes); g += s.warps)
+      comes = comes && receive_group(a, pairs[p], epoch, p, bytes, g, before);
+    if (HEADS) s.next = g - groups_of(bytes);
   }
 }
 

@@ -75,13 +75,14 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
  *
  * By thread p: the tiles for rank p, and which warp has the first. With host counts the own part is
  * for copy_own_tiles. */
+template <bool HEADS>
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
   uint32_t before = 0, tiles = 0;
   for (int q = 0; q <= p; q++) {
-    const bool own = q == a.rank, none = own && a.x.kind == ALLTOALLV_KIND_HOST;
-    const uint64_t head = own ? 0 : in_lines(a, pairs[q].sends);
+    const bool own = q == a.rank, none = own && HEADS;
+    const uint64_t head = own ? 0 : in_lines<HEADS>(a, pairs[q].sends);
     const uint64_t bytes = none ? 0 : pairs[q].sends - head;
     before += tiles;
     tiles = bytes > 0 ? tiles_in(bytes) : 0;

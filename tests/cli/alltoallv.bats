@@ -154,7 +154,7 @@ build_usage() {
   build_usage
   mpi_job 3 "$FAULT_FOLDER/lib/usage" >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
-    echo "rank $rank: 100 tokens came back 3 times, 0 numbers wrong"
+    echo "rank $rank: 100 tokens came back 3 times, wrong 0 times"
   done)" ]
   # slots that are too small: a sentence, and the way back finds nothing to send
   code=0
