@@ -205,13 +205,15 @@ static ncclResult_t close_window(struct alltoallv_handle *h, struct alltoallv_wi
   return window != NULL ? ncclCommWindowDeregister(h->lsa_comm, window) : ncclSuccess;
 }
 
-/* The scratch memory, which the peers write, and after it this rank's own state. */
+/* Where there is symmetric memory: the scratch memory, which the peers write, and after it this
+ * rank's own state. */
 static ncclResult_t make_scratch(struct alltoallv_handle *h)
 {
   struct alltoallv_window *w = &h->scratch;
   struct alltoallv_state first = {0};
   const size_t mailboxes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_bytes);
   for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = ALLTOALLV_FIRST_EPOCH - 1;
+  ALLTOALLV_TRY(alltoallv_lsa_probe(h));
   w->bytes = mailboxes + sizeof(first);
   ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&w->base, w->bytes));
   h->state = (struct alltoallv_state *)(w->base + mailboxes);
@@ -242,7 +244,6 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
 {
   ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
   ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", "", false));
-  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory", "", false));
   return agree_on(h, open_window(h, &h->scratch), "share memory", "", false);
 }
 
