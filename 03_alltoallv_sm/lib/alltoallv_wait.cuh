@@ -153,12 +153,6 @@ static __device__ char *slot(const kernel_args &a, int owner, int source, uint32
   return mailbox(a, owner, source, epoch) + block * ALLTOALLV_SLOT_BYTES;
 }
 
-/* Line `which` of the header that block 0 of p has sent in this epoch, or still an older one. */
-static __device__ line header_line(const kernel_args &a, uint32_t epoch, int p, int which)
-{
-  return load_line(mailbox(a, a.rank, p, epoch) + which * ALLTOALLV_LINE_BYTES);
-}
-
 /* In epochs 2, 3, 4 and when epochs wrap around, by all threads of block 0, before its headers. */
 static __device__ __forceinline__ void clear_stale_lines(const kernel_args &a, uint32_t epoch)
 {
@@ -199,14 +193,6 @@ static __device__ __noinline__ void report_counts(const kernel_args &a,
   if (atomicExch(&a.state->reported, found.epoch) != found.epoch) report(&a.errors->counts, found);
 }
 
-/* The rank to name when I waited for `source`: rather one for which `source` may be waiting too. */
-static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int source)
-{
-  for (int p = 0; p < a.n; p++)
-    if (p != a.rank && header_line(a, epoch, p, ALLTOALLV_LINE_SENT).epoch != epoch) return p;
-  return source;
-}
-
 /* Has the handle broken, or have I waited too long for `source`? Then no thread waits any more.
  * (Out of line, like all that is rare: the usual code is short.) */
 static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch, uint64_t started,
@@ -215,8 +201,7 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
   if (begin_exchange(a).broken) return true;
   if (a.limit == 0 || nanoseconds() - started < a.limit) return false;
   if (atomicExch(&a.state->block[0].broken, 1) == 0)
-    report(&a.errors->timeout,
-           {ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank, 0, 0, 1, epoch});
+    report(&a.errors->timeout, {ALLTOALLV_ERROR_TIMEOUT, source, a.rank, 0, 0, 1, epoch});
 #pragma unroll 1
   for (int b = 1; b < ALLTOALLV_MAX_BLOCKS; b++)
     *(volatile uint32_t *)&a.state->block[b].broken = 1;
@@ -227,7 +212,7 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
 static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t epoch, int p,
                                                 uint64_t bytes)
 {
-  line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
+  line l = load_line(slot(a, a.rank, p, epoch, 0)); /* ALLTOALLV_LINE_SENT of block 0 */
   if (l.epoch != epoch) return false;
   if (l.word[2] != a.x.kind) return true;
   return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;
