@@ -131,8 +131,8 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
   *threads = 512;
   if (!host) {
     const uint64_t fits = x->room * (alltoallv_in_slots(x->kind) ? (uint64_t)h->n : 1);
-    /* Only the room is known. Half of it is assumed to be sent, with a warp for each group. */
-    if (fits > 0) enough = fits * x->widest / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    /* Only the room is known: a warp for each group that fits. */
+    if (fits > 0) enough = fits * x->widest / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
   }
   for (int p = 0; host && p < h->n; p++) {
