@@ -158,21 +158,17 @@ static double copy_limit(const struct sweep *s)
   const int n = x.me->nranks, me = x.me->rank;
   const size_t smaller = x.recv_bytes < x.send_bytes ? x.recv_bytes : x.send_bytes;
   const size_t bytes = smaller / (size_t)n / 4096 * 4096, count = bytes / x.type->size;
-  double start = 0;
   if (n == 1 || bytes == 0) return 0;
   for (int p = 0; p < n; p++) {
     x.sendcounts[p] = p == me ? 0 : count;
     x.sdispls[p] = (size_t)p * count;
     x.places[p] = (size_t)me * count;
   }
-  for (int i = -1; i < COPIES; i++) { /* once to warm up */
-    if (i == 0) {
-      CUDACHECK(cudaStreamSynchronize(s->stream));
-      launcher_barrier(x.me);
-      start = launcher_microseconds();
-    }
-    copy_to_peers(&x, x.send, x.simple.window, s->stream);
-  }
+  copy_to_peers(&x, x.send, x.simple.window, s->stream); /* to warm up */
+  CUDACHECK(cudaStreamSynchronize(s->stream));
+  launcher_barrier(x.me);
+  const double start = launcher_microseconds();
+  for (int i = 0; i < COPIES; i++) copy_to_peers(&x, x.send, x.simple.window, s->stream);
   CUDACHECK(cudaStreamSynchronize(s->stream));
   const double us = launcher_microseconds() - start;
   return COPIES * (double)bytes * (n - 1) / launcher_max(x.me, us) / 1e3;
