@@ -63,10 +63,9 @@ void program_layout(struct exchange *x);
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 
-/* alltoallv_create for --method. Collective; so is the other, which says why it cannot run, and
- * ends the job with EXIT_CANNOT_RUN. */
+/* A handle for --method that knows the window; or says why there is none and ends the job with
+ * EXIT_CANNOT_RUN. Collective. */
 void program_init(struct exchange *x);
-void program_cannot_run(const struct rank *me, const char *why);
 
 /* A mismatch of counts or a timeout that the device has seen ends the job. Waits for nothing. */
 void program_check_async(alltoallv_t handle);

@@ -30,6 +30,8 @@ struct sweep {
   long slots; /* so many fit side by side into the buffers; of one it takes: */
   size_t send_slot, recv_slot;
   struct segment *expected; /* what arrives in all slots; --beside: and the numbers */
+  int reach;       /* ranks that the library's kernel reaches, and so do those of simple/ */
+  const char *how; /* the bytes of the library move */
   /* --beside: */
   uint32_t *numbers; /* of the kernel that computes, */
   cudaStream_t other;
@@ -225,20 +227,18 @@ static int choose_sizes(struct sweep *s, const struct options *opt, struct optio
 }
 
 /* The columns that can be measured. */
-static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple,
-                        struct column *columns, struct bench_variant *variants)
+static int make_columns(struct sweep *s, bool graphs, struct column *columns,
+                        struct bench_variant *variants)
 {
   static const int shown[] = {METHOD_SENDRECV, METHOD_BARRIER,       METHOD_LINES,
                               METHOD_AUTO,     METHOD_DEVICE_COUNTS, METHOD_COPY_ENGINE,
                               METHOD_BARE_PUSH};
-  int count = 0, reach;
-  ALLTOALLVCHECK(alltoallv_info(s->x.handle, &reach, NULL));
+  int count = 0;
   for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
     const struct method *method = &methods[shown[i]];
-    const char *name = method->name, *why = method->simple ? why_not_simple : NULL;
-    if (shown[i] == METHOD_AUTO && reach < s->x.me->nranks) name = "alltoallv (send/recv)";
-    if (shown[i] == METHOD_DEVICE_COUNTS && reach < s->x.me->nranks)
-      why = "the kernel does not reach all ranks";
+    const char *name = method->name, *why = NULL;
+    if (s->reach == 0 && shown[i] == METHOD_AUTO) name = "alltoallv (send/recv)";
+    if (s->reach == 0 && (method->simple || shown[i] == METHOD_DEVICE_COUNTS)) why = s->how;
     if (shown[i] == METHOD_COPY_ENGINE && graphs) why = "it was never tried in a graph";
     if (why) {
       launcher_note(s->x.me, "no column %s: %s", name, why);
@@ -251,7 +251,7 @@ static int make_columns(struct sweep *s, bool graphs, const char *why_not_simple
   return count;
 }
 
-static int run_sweep(struct sweep *s, const struct options *sizes, const char *why_not)
+static int run_sweep(struct sweep *s, const struct options *sizes)
 {
   struct column columns[BENCH_MAX_VARIANTS];
   struct bench_variant variants[BENCH_MAX_VARIANTS];
@@ -259,19 +259,19 @@ static int run_sweep(struct sweep *s, const struct options *sizes, const char *w
   const struct bench bench = {
       .title = "AlltoAllV",
       .variants = variants,
-      .nvariants = make_columns(s, sizes->graph_launches > 0, why_not, columns, variants),
+      .nvariants = make_columns(s, sizes->graph_launches > 0, columns, variants),
       .rate = "wire",
       .moved = moved,
       .context = s,
       .series = alone ? s->patterns : beside,
       .nseries = alone ? s->npatterns : (int)(sizeof beside / sizeof *beside),
       .series_name = alone ? "pattern" : "beside",
-      .limit = why_not ? 0 : copy_limit(s),
+      .limit = s->reach > 0 ? copy_limit(s) : 0,
   };
   return bench_run(s->x.me, sizes, &bench, s->stream);
 }
 
-static int run_once(struct sweep *s, const struct options *opt, const char *why_not_simple)
+static int run_once(struct sweep *s, const struct options *opt)
 {
   struct exchange *x = &s->x;
   const int n = x->me->nranks;
@@ -279,12 +279,9 @@ static int run_once(struct sweep *s, const struct options *opt, const char *why_
   const struct bench_size size = {.count = opt->count, .slots = 1};
   const bool device = program_options.device_counts;
   struct column c = column_of(s, device ? &methods[METHOD_DEVICE_COUNTS] : method);
-  const char *what = method->name;
   struct verifier verifier; /* for --digest */
   launcher_step(method->name);
-  if (method->simple && why_not_simple) program_cannot_run(x->me, why_not_simple);
-  if (method->library) ALLTOALLVCHECK(alltoallv_info(x->handle, NULL, &what));
-  launcher_note(x->me, "AlltoAllV: %s%s", what,
+  launcher_note(x->me, "AlltoAllV: %s%s", method->library ? s->how : method->name,
                 device            ? " (device counts)"
                 : method->library ? ""
                                   : " (simple)");
@@ -342,13 +339,12 @@ int harness(const struct rank *me, const struct options *opt)
     CUDACHECK(cudaMalloc((void **)&s.numbers, NUMBERS * sizeof *s.numbers));
   program_allocate(x);
   program_init(x);
-  ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
-  const char *why_not = simple_open(x);
-  code = opt->bench || program_options.beside ? run_sweep(&s, &sizes, why_not)
-                                              : run_once(&s, &sizes, why_not);
+  ALLTOALLVCHECK(alltoallv_info(x->handle, &s.reach, &s.how));
+  if (s.reach > 0) simple_open(x);
+  code = opt->bench || program_options.beside ? run_sweep(&s, &sizes) : run_once(&s, &sizes);
   CUDACHECK(cudaStreamSynchronize(s.stream));
   launcher_barrier(me); /* no rank takes away what a slower one has not finished with */
-  if (!why_not) simple_close(x);
+  if (s.reach > 0) simple_close(x);
   ALLTOALLVCHECK(alltoallv_unregister(x->handle, x->window));
   ALLTOALLVCHECK(alltoallv_destroy(x->handle));
   program_free(x);

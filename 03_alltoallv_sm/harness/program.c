@@ -64,21 +64,19 @@ void program_free(struct exchange *x)
 
 /* ---- methods --------------------------------------------------------------------------------- */
 
-void program_cannot_run(const struct rank *me, const char *why)
-{
-  if (me->rank == 0)
-    fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv, lib-sendrecv\n", why);
-  launcher_barrier(me);
-  launcher_abort(EXIT_CANNOT_RUN);
-}
-
 void program_init(struct exchange *x)
 {
   const alltoallv_config_t config = {.method = methods[program_options.method].handle};
   const ncclResult_t result = alltoallv_create(x->comm, &config, &x->handle);
-  if (result == ncclInvalidUsage) /* on all ranks */
-    program_cannot_run(x->me, alltoallv_last_error());
+  if (result == ncclInvalidUsage) { /* on all ranks */
+    if (x->me->rank == 0)
+      fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv, lib-sendrecv\n",
+              alltoallv_last_error());
+    launcher_barrier(x->me);
+    launcher_abort(EXIT_CANNOT_RUN);
+  }
   CHECK_NCCL_RESULT(result, "alltoallv_create", alltoallv_last_error());
+  ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
 }
 
 static void library_call(const struct exchange *x, const char *send, char *recv,
@@ -103,13 +101,13 @@ static void device_counts_call(const struct exchange *x, const char *send, char 
 const struct method methods[] = {
     [METHOD_AUTO] = {"alltoallv", library_call, true, false, ALLTOALLV_AUTO},
     [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, false, ALLTOALLV_SENDRECV},
-    [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_SENDRECV},
-    [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_SENDRECV},
-    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_LSA},
+    [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_LSA},
+    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, true, ALLTOALLV_LSA},
     [METHOD_LSA] = {"alltoallv", library_call, true, false, ALLTOALLV_LSA},
     [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, true, false, ALLTOALLV_SENDRECV},
     [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_AUTO},
-    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_LSA},
 };
 
 void program_check_async(alltoallv_t handle)

@@ -75,9 +75,9 @@ void barrier_call(const struct exchange *x, const char *send, char *recv, cudaSt
 void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Collective: make x->simple (returns NULL, or on all ranks why it cannot be used), and take it
- * down when all exchanges are over on all ranks. */
-const char *simple_open(struct exchange *x);
+/* Collective: make x->simple, where the kernel of the library can run, and take it down when all
+ * exchanges are over on all ranks. */
+void simple_open(struct exchange *x);
 void simple_close(struct exchange *x);
 
 /* The copies of copy engine alone. */

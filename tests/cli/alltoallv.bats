@@ -87,7 +87,7 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
   for method in barrier lines copy-engine; do
     CPU_STANDIN_LSA_RANKS=2 start pthread 4 03_alltoallv_sm --method $method
     exits_with 77
-    one_line '^alltoallv_sm: --method: not all ranks share memory; allowed: auto, sendrecv, lib-sendrecv$'
+    one_line '^alltoallv_sm: --method: the kernel cannot be used: not all ranks share memory; allowed: auto, sendrecv, lib-sendrecv$'
   done
   CPU_STANDIN_PCIE=3 start pthread 4 03_alltoallv_sm --method lsa
   exits_with 77
