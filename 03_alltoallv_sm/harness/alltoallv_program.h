@@ -32,7 +32,7 @@ enum {
 struct method {
   const char *name; /* in notes and in --bench */
   void (*call)(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-  bool library, simple;      /* of lib/; of simple/, and needs simple_open */
+  bool library, simple;      /* of lib/; needs simple_open, and its window */
   alltoallv_method_t handle; /* which handle it needs */
 };
 extern const struct method methods[];

@@ -166,11 +166,11 @@ static double copy_limit(const struct sweep *s)
     x.sdispls[p] = (size_t)p * count;
     x.places[p] = (size_t)me * count;
   }
-  copy_to_peers(&x, x.send, x.simple.window, s->stream); /* to warm up */
+  copy_to_peers(&x, x.send, x.window, s->stream); /* to warm up */
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(x.me);
   const double start = launcher_microseconds();
-  for (int i = 0; i < COPIES; i++) copy_to_peers(&x, x.send, x.simple.window, s->stream);
+  for (int i = 0; i < COPIES; i++) copy_to_peers(&x, x.send, x.window, s->stream);
   CUDACHECK(cudaStreamSynchronize(s->stream));
   const double us = launcher_microseconds() - start;
   return COPIES * (double)bytes * (n - 1) / launcher_max(x.me, us) / 1e3;
@@ -238,7 +238,7 @@ static int make_columns(struct sweep *s, bool graphs, struct column *columns,
     const struct method *method = &methods[shown[i]];
     const char *name = method->name, *why = NULL;
     if (s->reach == 0 && shown[i] == METHOD_AUTO) name = "alltoallv (send/recv)";
-    if (s->reach == 0 && (method->simple || shown[i] == METHOD_DEVICE_COUNTS)) why = s->how;
+    if (s->reach == 0 && method->handle == ALLTOALLV_LSA) why = s->how;
     if (shown[i] == METHOD_COPY_ENGINE && graphs) why = "it was never tried in a graph";
     if (why) {
       launcher_note(s->x.me, "no column %s: %s", name, why);

@@ -53,6 +53,7 @@ void program_allocate(struct exchange *x)
   NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
   NCCLCHECK(ncclMemAlloc((void **)&x->window, x->window_bytes));
   CUDACHECK(cudaMalloc((void **)&x->device_counts, 3 * (size_t)x->me->nranks * sizeof(size_t)));
+  CUDACHECK(cudaMalloc((void **)&x->words, (size_t)x->me->nranks * sizeof *x->words));
 }
 
 void program_free(struct exchange *x)
@@ -60,6 +61,7 @@ void program_free(struct exchange *x)
   NCCLCHECK(ncclMemFree(x->window));
   NCCLCHECK(ncclMemFree(x->send));
   CUDACHECK(cudaFree(x->device_counts));
+  CUDACHECK(cudaFree(x->words));
 }
 
 /* ---- methods --------------------------------------------------------------------------------- */
@@ -103,10 +105,10 @@ const struct method methods[] = {
     [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, false, ALLTOALLV_SENDRECV},
     [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_LSA},
     [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_LSA},
-    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, true, ALLTOALLV_LSA},
+    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, false, ALLTOALLV_LSA},
     [METHOD_LSA] = {"alltoallv", library_call, true, false, ALLTOALLV_LSA},
     [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, true, false, ALLTOALLV_SENDRECV},
-    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_AUTO},
+    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_LSA},
     [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_LSA},
 };
 

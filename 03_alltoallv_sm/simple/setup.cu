@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What barrier, lines and copy engine need before the first exchange. */
+/* What barrier and lines need before the first exchange. */
 #include <nccl_device.h>
 
 #include "alltoallv_simple.h"
 
 extern const void *const barrier_kernel, *const lines_kernel;
-
-static __global__ void find_peers(ncclWindow_t window, scratch *s)
-{
-  s->peers[threadIdx.x] = (scratch *)ncclGetLsaPointer(window, 0, threadIdx.x);
-}
 
 void simple_open(exchange *x)
 {
@@ -37,9 +32,6 @@ void simple_open(exchange *x)
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
   NCCLCHECK(
       ncclCommWindowRegister(x->comm, s->scratch, bytes, &s->registered, NCCL_WIN_COLL_SYMMETRIC));
-  find_peers<<<1, n>>>(s->registered, s->scratch);
-  CUDACHECK(cudaGetLastError());
-  CUDACHECK(cudaMemcpy(s->peer, s->scratch->peers, sizeof s->peer, cudaMemcpyDeviceToHost));
   /* with lazy loading a first launch may wait for a device that waits for us: so load them now */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, barrier_kernel));

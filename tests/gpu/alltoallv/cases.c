@@ -365,7 +365,7 @@ static void test_back_to_back(struct test *t, int kind, const char *name, bool g
   enum { CALLS = 60 };
   const int n = t->me->nranks;
   const struct method *method = &methods[kind];
-  const bool runs = t->kernel || !method->simple;
+  const bool runs = t->kernel || method->library;
   struct element_errors errors, *device;
   struct exchange x[5]; /* the last one eager */
   launcher_step(name);
