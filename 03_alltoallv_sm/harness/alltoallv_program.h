@@ -13,9 +13,6 @@
 #include "lib/alltoallv.h"
 #include "simple/alltoallv_simple.h"
 
-/* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
-#define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
-
 /* What moves the bytes: --method, which names the first seven, and two more of --bench. */
 enum {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */

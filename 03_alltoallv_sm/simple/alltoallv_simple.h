@@ -21,6 +21,9 @@
 #include "launcher.h"
 #include "lib/alltoallv.h"
 
+/* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
+#define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -53,7 +56,7 @@ struct exchange {
   const struct rank *me;
   const struct datatype *type;
   ncclComm_t comm;
-  alltoallv_t handle;   /* for the methods of the library */
+  alltoallv_t handle;   /* for the methods of the library, and copy engine */
   struct simple simple; /* for barrier, lines */
   size_t sendcounts[EXCHANGE_MAX_RANKS], sdispls[EXCHANGE_MAX_RANKS];
   size_t recvcounts[EXCHANGE_MAX_RANKS], rdispls[EXCHANGE_MAX_RANKS];

@@ -39,8 +39,7 @@ void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaS
   for (int i = 1; i <= x->me->nranks; i++) { /* my own part last */
     const int p = (x->me->rank + i) % x->me->nranks;
     void *window; /* of rank p, as this rank sees it */
-    CHECK_NCCL_RESULT(alltoallv_peer(x->handle, x->window, p, &window), "alltoallv_peer",
-                      alltoallv_last_error());
+    ALLTOALLVCHECK(alltoallv_peer(x->handle, x->window, p, &window));
     if (x->sendcounts[p] > 0)
       CUDACHECK(cudaMemcpyAsync((char *)window + recv_at + x->places[p] * size,
                                 send + x->sdispls[p] * size, x->sendcounts[p] * size,
