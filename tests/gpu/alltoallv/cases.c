@@ -101,8 +101,9 @@ static void wrap_epochs(struct test *t)
     CUDACHECK(cudaMemcpy(t->handle->scratch.base, scratch, 2 * lines * 16, cudaMemcpyHostToDevice));
     CUDACHECK(cudaMemcpy(t->handle->state, &state, sizeof state, cudaMemcpyHostToDevice));
   }
-  free(scratch);
+  CUDACHECK(cudaDeviceSynchronize());
   launcher_barrier(t->me); /* before a peer writes there */
+  free(scratch);
 }
 
 /* Without a barrier, as the header promises. */
