@@ -77,9 +77,9 @@ static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
          (g * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-/* What a warp sends or receives: of every `step`-th pair from `first` on every `warps`-th group,
- * counted through all of these pairs from `next` on. Pair i goes to rank + i and comes from
- * rank - i; the own one, 0, takes no lines. */
+/* What a warp sends or receives: of every `step`-th pair from `first` on, every `warps`-th group
+ * from `next` on; with heads (below) counted through all of these pairs, else anew in each. Pair i
+ * goes to rank + i and comes from rank - i; the own one, 0, takes no lines. */
 struct share {
   int first, step;
   uint32_t next, warps;
@@ -95,10 +95,10 @@ static __device__ __forceinline__ share of_team(void)
           blockDim.x / 32 * gridDim.x};
 }
 
-/* How many bytes of a pair take lines: of a small one all, of a large one a head, for which the
- * link has time while the header is awaited. Just above the threshold heads are longer, so that no
- * pair is much slower than a slightly smaller one. (With device counts all of a large pair goes in
- * tiles.) */
+/* How many bytes of a pair take lines: of a small one all, and in MODE_LARGE, which is HEADS, of a
+ * large one a head, for which the link has time while the header is awaited. Just above the
+ * threshold heads are longer, so that no pair is much slower than a slightly smaller one. (With
+ * device counts all of a large pair goes in tiles.) */
 template <bool HEADS>
 static __device__ __forceinline__ uint64_t in_lines(const kernel_args &a, uint64_t bytes)
 {
