@@ -13,9 +13,6 @@
 #include "lib/alltoallv.h"
 #include "simple/alltoallv_simple.h"
 
-/* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
-#define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
-
 /* What moves the bytes: --method, which names the first seven, and two more of --bench. */
 enum {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */
@@ -32,7 +29,7 @@ enum {
 struct method {
   const char *name; /* in notes and in --bench */
   void (*call)(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-  bool library, simple;      /* of lib/; of simple/, and needs simple_open */
+  bool library, simple;      /* of lib/; needs simple_open, and its window */
   alltoallv_method_t handle; /* which handle it needs */
 };
 extern const struct method methods[];
@@ -47,30 +44,25 @@ extern struct program_options program_options;
 /* The stores of barrier alone: what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Every one of `count` numbers (a multiple of 256) becomes 2, if there are 64 rounds or more. */
-void compute_launch(float *numbers, size_t count, int rounds, cudaStream_t stream);
+/* All bits of `count` numbers (a multiple of 256) become 1 in 32 rounds or more. */
+void compute_launch(uint32_t *numbers, size_t count, int rounds, cudaStream_t stream);
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
-
-/* Fills the matrix (nranks * nranks; may be NULL) of --matrix, or of `pattern` with `total`
- * elements per sender; x->sendcounts is this rank's row. Raises x->sends, x->receives to those of
- * any rank. EXIT_USAGE on all ranks if options are wrong or memory is too small. Collective. */
-int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
-                   size_t *matrix);
 
 /* From the counts: displacements of packed parts, sums, and where the parts belong at the
  * peers. Collective. */
 void program_layout(struct exchange *x);
 
-/* Send buffer and window, as large as the largest rank needs, and device counts. Collective. */
+/* Send buffer and window for x->sends, x->receives, which are equal on all ranks, and device
+ * counts.
+ */
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 
-/* alltoallv_create for --method. Collective; so is the other, which says why it cannot run, and
- * ends the job with EXIT_CANNOT_RUN. */
+/* A handle for --method that knows the window; or says why there is none and ends the job with
+ * EXIT_CANNOT_RUN. Collective. */
 void program_init(struct exchange *x);
-void program_cannot_run(const struct rank *me, const char *why);
 
 /* A mismatch of counts or a timeout that the device has seen ends the job. Waits for nothing. */
 void program_check_async(alltoallv_t handle);

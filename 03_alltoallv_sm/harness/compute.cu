@@ -5,14 +5,14 @@
 
 static const unsigned THREADS = 256;
 
-static __global__ void compute(float *numbers, int rounds)
+static __global__ void compute(uint32_t *numbers, int rounds)
 {
-  float *x = &numbers[blockIdx.x * (size_t)THREADS + threadIdx.x], y = *x;
-  for (int i = 0; i < rounds; i++) y = y * 0.5f + 1;
+  uint32_t *x = &numbers[blockIdx.x * (size_t)THREADS + threadIdx.x], y = *x;
+  for (int i = 0; i < rounds; i++) y = y >> 1 | 1u << 31;
   *x = y;
 }
 
-extern "C" void compute_launch(float *numbers, size_t count, int rounds, cudaStream_t stream)
+extern "C" void compute_launch(uint32_t *numbers, size_t count, int rounds, cudaStream_t stream)
 {
   compute<<<(unsigned)(count / THREADS), THREADS, 0, stream>>>(numbers, rounds);
   CUDACHECK(cudaGetLastError());

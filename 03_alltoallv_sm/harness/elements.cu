@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "elements.h"
 
-static const unsigned BLOCKS_PER_MULTIPROCESSOR = 8, THREADS = 256;
+static const unsigned BLOCKS = 1024, THREADS = 256;
 
 static __global__ void fill_or_compare(segment s, element_errors *errors)
 {
@@ -17,14 +17,8 @@ static __global__ void fill_or_compare(segment s, element_errors *errors)
 
 cudaError_t elements_launch(struct segment segment, element_errors *errors, cudaStream_t stream)
 {
-  int device = 0, multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  const size_t most = BLOCKS_PER_MULTIPROCESSOR * (size_t)multiprocessors;
   size_t blocks = (segment.count + THREADS - 1) / THREADS;
-  if (blocks > most) blocks = most;
+  if (blocks > BLOCKS) blocks = BLOCKS;
   if (blocks > 0) fill_or_compare<<<blocks, THREADS, 0, stream>>>(segment, errors);
   return cudaGetLastError();
 }

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "hash.h"
-#include "options.h"
+#include "launcher.h"
 
-#define FAIL(...) snprintf(error, error_size, __VA_ARGS__)
+#define FAIL(...) snprintf(error, LAUNCHER_TEXT, __VA_ARGS__)
 
 /* How many of the tokens of a rank go to each rank: top-8 of 64 experts for each token, expert e
  * living on rank e * nranks / 64. Popularity differs by a factor of up to 4 between experts, as it
@@ -49,7 +49,7 @@ static void share_out(size_t *counts, const double *weights, int n, size_t total
 }
 
 void pattern_matrix(const char *pattern, int n, size_t total, size_t element_size, size_t *matrix,
-                    char *error, size_t error_size)
+                    char *error)
 {
 #define ROW(name, rounding, weight) {name, rounding},
 #define WEIGHT(name, rounding, weight) (weight),
@@ -84,13 +84,12 @@ void pattern_matrix(const char *pattern, int n, size_t total, size_t element_siz
   }
 }
 
-void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
-                  size_t error_size)
+void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error)
 {
   static const char *const blanks = " \t\r\v\f\n";
   char name[SHOWN_TEXT], *line = NULL, *rest;
   size_t size = 0;
-  int rows = 0, columns = 0;
+  int rows = 0, columns = 0, row = 1, numbers = 0; /* in one row that tells whether it is square */
   shown(path, name);
   FILE *file = fopen(path, "r");
   while (file && !*error && getline(&line, &size, file) >= 0) {
@@ -110,15 +109,14 @@ void pattern_read(const char *path, int nranks, size_t element_size, size_t *mat
         matrix[rows * nranks + column] = (size_t)bytes / element_size;
     }
     if (column == 0 || *error) continue; /* an empty line, or wrong */
-    if (rows++ == 0) columns = column;
-    if (column != columns)
-      FAIL("--matrix: %s is not square: row %d has %d numbers, row 1 has %d; allowed: a square",
-           name, rows, column, columns);
+    if (rows++ == 0) columns = numbers = column;
+    if (column != columns && numbers == columns) row = rows, numbers = column;
   }
   if (!file || ferror(file))
     FAIL("--matrix: cannot read %s: %s; allowed: a file with a matrix", name, strerror(errno));
-  else if (!*error && rows != columns)
-    FAIL("--matrix: %s is not square: %d rows, %d columns; allowed: a square", name, rows, columns);
+  else if (!*error && (numbers != columns || rows != columns))
+    FAIL("--matrix: %s is not square: row %d has %d numbers, there are %d rows; allowed: a square",
+         name, row, numbers, rows);
   else if (!*error && rows < nranks)
     FAIL("--matrix: %s is %d x %d; allowed: at least %d, the number of ranks", name, rows, columns,
          nranks);

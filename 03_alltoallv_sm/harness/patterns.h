@@ -32,11 +32,10 @@
 /* Fill matrix[source * nranks + destination] with elements, by a pattern in which a rank that sends
  * at all sends about `total`, or from a file: whitespace-separated numbers of bytes, row = source,
  * square, at least nranks in size (the rest is ignored), multiples of element_size. If something is
- * wrong, one line in `error`, which is "" before. */
+ * wrong, one line in `error`, which is "" before and holds LAUNCHER_TEXT bytes. */
 void pattern_matrix(const char *pattern, int nranks, size_t total, size_t element_size,
-                    size_t *matrix, char *error, size_t error_size);
-void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error,
-                  size_t error_size);
+                    size_t *matrix, char *error);
+void pattern_read(const char *path, int nranks, size_t element_size, size_t *matrix, char *error);
 
 /* The most elements that any rank sends, receives, and moves over its link in one direction. */
 struct matrix_most {

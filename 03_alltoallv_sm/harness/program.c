@@ -27,45 +27,6 @@ const struct option_spec harness_options[] = {
     {0},
 };
 
-/* What is wrong with them together, or "". */
-static const char *wrong_options(const struct options *opt, int nranks)
-{
-  const struct program_options *own = &program_options;
-  const bool simple = !methods[own->method].library;
-  if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
-  if (own->matrix_file && (own->pattern || opt->count || opt->sizes))
-    return "--matrix sets all counts; allowed: --matrix without --pattern, --count, -b, -e, -f";
-  if (own->device_counts + own->beside + opt->bench + simple > 1)
-    return "--bench, --beside, --device-counts and a --method of simple/ exclude each other; "
-           "allowed: one";
-  return "";
-}
-
-int program_matrix(struct exchange *x, const struct options *opt, const char *pattern, size_t total,
-                   size_t *matrix)
-{
-  enum { HANDLE = 32 << 20 }; /* with scratch memory, at most */
-  const struct program_options *own = &program_options;
-  const int n = x->me->nranks;
-  char error[LAUNCHER_TEXT];
-  size_t all[n * n];
-  if (matrix == NULL) matrix = all;
-  snprintf(error, sizeof error, "%s", wrong_options(opt, n));
-  /* a file: by rank 0, for hosts may have different ones */
-  if (!*error && own->matrix_file && x->me->rank == 0)
-    pattern_read(own->matrix_file, n, opt->type->size, matrix, error, sizeof error);
-  else if (!*error && !own->matrix_file)
-    pattern_matrix(pattern, n, total, opt->type->size, matrix, error, sizeof error);
-  if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
-  if (own->matrix_file) launcher_broadcast(x->me, matrix, (size_t)(n * n) * sizeof *matrix, 0);
-  memcpy(x->sendcounts, matrix + x->me->rank * n, (size_t)n * sizeof *matrix);
-  const struct matrix_most most = matrix_most(matrix, n);
-  if (most.sends > x->sends) x->sends = most.sends;
-  if (most.receives > x->receives) x->receives = most.receives;
-  const size_t bytes = (x->sends + 2 * x->receives) * opt->type->size + HANDLE;
-  return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
-}
-
 /* ---- one exchange ---------------------------------------------------------------------------- */
 
 void program_layout(struct exchange *x)
@@ -85,13 +46,14 @@ void program_layout(struct exchange *x)
 
 void program_allocate(struct exchange *x)
 {
-  x->send_bytes = (size_t)launcher_max(x->me, (double)(x->sends * x->type->size));
-  x->recv_bytes = (size_t)launcher_max(x->me, (double)(x->receives * x->type->size));
+  x->send_bytes = x->sends * x->type->size;
+  x->recv_bytes = x->receives * x->type->size;
   x->window_bytes = x->recv_bytes + 2 * PROGRAM_GUARD;
   x->room = x->recv_bytes / x->type->size;
   NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
   NCCLCHECK(ncclMemAlloc((void **)&x->window, x->window_bytes));
   CUDACHECK(cudaMalloc((void **)&x->device_counts, 3 * (size_t)x->me->nranks * sizeof(size_t)));
+  CUDACHECK(cudaMalloc((void **)&x->words, (size_t)x->me->nranks * sizeof *x->words));
 }
 
 void program_free(struct exchange *x)
@@ -99,25 +61,24 @@ void program_free(struct exchange *x)
   NCCLCHECK(ncclMemFree(x->window));
   NCCLCHECK(ncclMemFree(x->send));
   CUDACHECK(cudaFree(x->device_counts));
+  CUDACHECK(cudaFree(x->words));
 }
 
 /* ---- methods --------------------------------------------------------------------------------- */
-
-void program_cannot_run(const struct rank *me, const char *why)
-{
-  if (me->rank == 0)
-    fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv, lib-sendrecv\n", why);
-  launcher_barrier(me);
-  launcher_abort(EXIT_CANNOT_RUN);
-}
 
 void program_init(struct exchange *x)
 {
   const alltoallv_config_t config = {.method = methods[program_options.method].handle};
   const ncclResult_t result = alltoallv_create(x->comm, &config, &x->handle);
-  if (result == ncclInvalidUsage) /* on all ranks */
-    program_cannot_run(x->me, alltoallv_last_error());
+  if (result == ncclInvalidUsage) { /* on all ranks */
+    if (x->me->rank == 0)
+      fprintf(stderr, "alltoallv_sm: --method: %s; allowed: auto, sendrecv, lib-sendrecv\n",
+              alltoallv_last_error());
+    launcher_barrier(x->me);
+    launcher_abort(EXIT_CANNOT_RUN);
+  }
   CHECK_NCCL_RESULT(result, "alltoallv_create", alltoallv_last_error());
+  ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
 }
 
 static void library_call(const struct exchange *x, const char *send, char *recv,
@@ -142,13 +103,13 @@ static void device_counts_call(const struct exchange *x, const char *send, char 
 const struct method methods[] = {
     [METHOD_AUTO] = {"alltoallv", library_call, true, false, ALLTOALLV_AUTO},
     [METHOD_SENDRECV] = {"send/recv", sendrecv_call, false, false, ALLTOALLV_SENDRECV},
-    [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_SENDRECV},
-    [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_SENDRECV},
-    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_BARRIER] = {"barrier", barrier_call, false, true, ALLTOALLV_LSA},
+    [METHOD_LINES] = {"lines", lines_call, false, true, ALLTOALLV_LSA},
+    [METHOD_COPY_ENGINE] = {"copy engine", copy_engine_call, false, false, ALLTOALLV_LSA},
     [METHOD_LSA] = {"alltoallv", library_call, true, false, ALLTOALLV_LSA},
     [METHOD_LIB_SENDRECV] = {"alltoallv", library_call, true, false, ALLTOALLV_SENDRECV},
-    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_AUTO},
-    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_SENDRECV},
+    [METHOD_DEVICE_COUNTS] = {"device counts", device_counts_call, true, false, ALLTOALLV_LSA},
+    [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_LSA},
 };
 
 void program_check_async(alltoallv_t handle)
@@ -201,7 +162,7 @@ unsigned long long program_verify(const char *what, const struct segment *segmen
   CUDACHECK(cudaFree(device));
   if (errors.wrong == 0) return 0;
   if (errors.source == ELEMENTS_GUARD)
-    launcher_error("%s: bytes outside the parts were written (%llu wrong)", what, errors.wrong);
+    launcher_error("%s: bytes beside the parts are wrong (%llu)", what, errors.wrong);
   else
     launcher_error("%s: element %llu from rank %lld is wrong (%llu elements wrong)", what,
                    errors.first_plus_one - 1, errors.source, errors.wrong);

@@ -137,7 +137,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b,
     if (!come || !same) {
       *(volatile int *)&b.stop = 1;
       if (this_block() == 0 && (come || in_vain()))
-        report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0});
+        report_counts(a, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0, 1, epoch});
     } else if (entry) {
       sent[source * stride + i % n] = number(l[0]);
       b.blocks[source] = l[0].word[2] / 256;
@@ -172,7 +172,7 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b,
     if (a.x.rdispls != NULL) a.x.rdispls[p] = moves ? elements.gets_at : 0;
   }
   if (comes && p == b.misfit)
-    report_counts(a, epoch, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n]});
+    report_counts(a, {ALLTOALLV_ERROR_CAPACITY, source, p, needs, sent[p * stride + n], 1, epoch});
   return moves;
 }
 
@@ -185,7 +185,7 @@ static __device__ __noinline__ void push_device(const kernel_args &a, block_stat
   const int p = threadIdx.x;
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
-    if (MANY && p < a.n) number_tiles(a, b, b.pairs, p);
+    if (MANY && p < a.n) number_tiles<false>(a, b, b.pairs, p);
     if (p < a.n) b.to[p] = at_place(a, p, b.place[k][p]);
     __syncthreads();
     /* Many tiles: team 0, which has no lines to send, begins with the own part, for which the links

@@ -30,13 +30,12 @@ struct alltoallv_handle {
   int rank, n;
   alltoallv_config_t config; /* max_blocks: of all ranks the least */
   size_t ll_bytes;           /* of a mailbox, for lines: whole groups. See choose_launch */
-  uint32_t first_epoch;
   char why[160];
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
   bool launches_early;           /* see GRIDDEPCONTROL */
   ncclComm_t lsa_comm;           /* ours, with the same ranks */
-  struct alltoallv_window windows[ALLTOALLV_MAX_WINDOWS + 1]; /* the last: scratch memory */
+  struct alltoallv_window scratch, windows[ALLTOALLV_MAX_WINDOWS];
 
   /* The last exchange that was not captured: two of them never overlap. */
   cudaStream_t last_stream;
@@ -50,9 +49,8 @@ struct alltoallv_handle {
   cudaStream_t words_stream;
 };
 
-/* With what only tests change: ll_bytes (0: not changed) and the first epoch. */
-ncclResult_t alltoallv_create_with(ncclComm_t comm, const alltoallv_config_t *config,
-                                   size_t ll_bytes, uint32_t first_epoch, alltoallv_t *handle);
+/* The registered buffer that holds this byte, or NULL. */
+struct alltoallv_window *alltoallv_find_window(alltoallv_t handle, const void *address);
 
 /* Collective, waits. The first `words` words of h->words of every rank, at most 2 n + 16, reach
  * h->words of all: those of rank r are at h->words + r * words. */
@@ -117,8 +115,8 @@ size_t alltoallv_lsa_lines(int n);
 /* ncclInvalidUsage where h->lsa_comm has no symmetric memory. Collective. */
 ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);
 
-/* Fills peers and place of h->windows[id]; the scratch memory comes first. */
-ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id);
+/* Fills peers and place; the scratch memory comes first. */
+ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, struct alltoallv_window *w);
 
 /* Enqueues an exchange, likewise. */
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,

@@ -10,7 +10,7 @@
  * wait. Before it sends, a block waits for headers only. These come first, so no cycle can form.
  *
  * Without large pairs, and in MODE_DEVICE, the grid has a team of blocks (those with the same
- * blockIdx.y) for every rank, or fewer if blocks are short: see FOR_EACH_OF_TEAM. Which block does
+ * blockIdx.y) for every rank, or fewer if blocks are short: see of_team. Which block does
  * what:
  *
  *                           MODE_SMALL               MODE_DEVICE, MODE_MANY
@@ -49,19 +49,20 @@ static __device__ __forceinline__ bool meet(const kernel_args &a, uint32_t epoch
                                             uint64_t *place)
 {
   const struct alltoallv_pair &pair = a.pairs[p];
+  const int mismatch = ALLTOALLV_ERROR_MISMATCH;
   struct alltoallv_header h;
   *place = 0;
   send_header(a, epoch, p, tile_block(a),
               {pair.sends, pair.gets, a.x.payload[0].place + pair.gets_at, a.x.kind, a.x.element});
   if (!read_header(a, epoch, p, &h)) return false;
   if (h.kind != a.x.kind) {
-    report_counts(a, epoch, {ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind});
+    report_counts(a, {ALLTOALLV_ERROR_KIND, p, a.rank, h.kind, a.x.kind, 1, epoch});
     return false;
   }
   if (h.sent != pair.gets)
-    report_counts(a, epoch, {ALLTOALLV_ERROR_MISMATCH, p, a.rank, h.sent, pair.gets});
+    report_counts(a, {mismatch, p, a.rank, h.sent, pair.gets, a.x.element, epoch});
   if (h.expect != pair.sends)
-    report_counts(a, epoch, {ALLTOALLV_ERROR_MISMATCH, a.rank, p, pair.sends, h.expect});
+    report_counts(a, {mismatch, a.rank, p, pair.sends, h.expect, a.x.element, epoch});
   else
     *place = h.place;
   return h.sent == pair.gets;
@@ -73,11 +74,12 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
 {
   const int p = threadIdx.x;
   const bool lines = blockIdx.y != 0;
-  if (lines) send_lines(a, a.pairs, 0); /* no barrier on the way to the first store */
+  if (lines)
+    send_lines<false>(a, a.pairs, 0, of_team()); /* no barrier on the way to the first store */
   const struct beginning now = begin_exchange(a);
   if (this_block() == 0) clear_stale_lines(a, now.epoch);
   if (lines) {
-    if (!now.broken) receive_lines(a, a.pairs, 0, now.epoch);
+    if (!now.broken) receive_lines<false>(a, a.pairs, 0, now.epoch, of_team());
     return now.epoch;
   }
   const uint32_t most = (uint32_t)(a.n + 31) / 32, warps = blockDim.x / 32;
@@ -96,7 +98,7 @@ static __device__ __forceinline__ uint32_t exchange_lines(const kernel_args &a)
   const uint32_t warp = threadIdx.x / 32 * a.line_blocks + this_block();
   const uint32_t warps = blockDim.x / 32 * a.line_blocks;
   GRIDDEPCONTROL("wait");
-  send_dealt(a, warp, warps);
+  send_lines<true>(a, a.pairs, 0, {1, 1, warp, warps});
   const struct beginning now = begin_exchange(a);
   if (!now.broken)
     copy_own_tiles(a, a.pairs[a.rank], &a.state->taken[now.epoch & 1].own[0], warp, warps);
@@ -115,8 +117,8 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   uint64_t head = 0;
   if (thread_of_rank) { /* what takes no more than arguments */
     pair = a.pairs[p];
-    head = in_lines(a, pair.sends);
-    number_tiles(a, b, a.pairs, p);
+    head = in_lines<true>(a, pair.sends);
+    number_tiles<true>(a, b, a.pairs, p);
     b.pairs[p] = {pair.sends - head, pair.sends_at + head, 0, 0};
     b.to[p] = NULL;
     b.blocks[p] = 0;
@@ -146,8 +148,8 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   const uint32_t warps = blockDim.x / 32 - waiters;
   if ((uint32_t)p / 32 >= waiters) {
     copy_own_tiles(a, a.pairs[a.rank], &taken.own[0], ~0u, blockDim.x / 32 * a.line_blocks);
-    receive_dealt(a, b.epoch, ((uint32_t)p / 32 - waiters) * tile_blocks(a) + tile_block(a),
-                  warps * tile_blocks(a));
+    const uint32_t warp = ((uint32_t)p / 32 - waiters) * tile_blocks(a) + tile_block(a);
+    receive_lines<true>(a, a.pairs, 0, b.epoch, {1, 1, warp, warps * tile_blocks(a)});
   }
   __syncthreads();
   await_data(a, b);
@@ -163,16 +165,16 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
   const bool push = load_counts(a, b, elements);
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
-    send_lines(a, b.pairs, groups_before(a, k));
+    send_lines<false>(a, b.pairs, groups_before(a, k), of_team());
   }
-  if (push && p < a.n) number_tiles(a, b, b.pairs, p);
+  if (push && p < a.n) number_tiles<false>(a, b, b.pairs, p);
   if (!share_counts<MANY>(a, b, elements)) return b.epoch;
   if (push) push_device<MANY>(a, b, elements);
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
     if (!push && blockIdx.y == 0)
       copy_own(a, b.pairs[a.rank], p / 32 * gridDim.x + blockIdx.x, blockDim.x / 32 * gridDim.x);
-    receive_lines(a, b.pairs, groups_before(a, k), b.epoch);
+    receive_lines<false>(a, b.pairs, groups_before(a, k), b.epoch, of_team());
   }
   if (p < a.n && p != a.rank && is_large(a, elements.gets))
     for (uint32_t block = this_block(); block < b.blocks[p]; block += all_blocks())

@@ -77,26 +77,34 @@ static __device__ __forceinline__ char *lane_lines(char *mailbox, uint32_t g)
          (g * ALLTOALLV_GROUP_LINES + threadIdx.x % 32) * ALLTOALLV_LINE_BYTES;
 }
 
-/* Blocks with the same blockIdx.y are a team. Team i > 0 sends lines to rank + i and receives them
- * from rank - i; with fewer teams than ranks also for i + gridDim.y - 1 and so on. So a block waits
- * for the block of its number at another rank, which has sent before it waits: where grids are
- * equal, blocks that are not resident yet keep nobody from going on. */
-#define FOR_EACH_OF_TEAM(a, i) for (int i = blockIdx.y; i > 0 && i < (a).n; i += gridDim.y - 1)
+/* What a warp sends or receives: of every `step`-th pair from `first` on, every `warps`-th group
+ * from `next` on; with heads (below) counted through all of these pairs, else anew in each. Pair i
+ * goes to rank + i and comes from rank - i; the own one, 0, takes no lines. */
+struct share {
+  int first, step;
+  uint32_t next, warps;
+};
 
-/* The groups of a pair for this warp of its team; neighbors go to different multiprocessors. */
-#define FOR_EACH_GROUP(g, bytes)                                                     \
-  for (uint32_t g = threadIdx.x / 32 * gridDim.x + blockIdx.x; g < groups_of(bytes); \
-       g += blockDim.x / 32 * gridDim.x)
+/* Blocks with the same blockIdx.y are a team. Team i > 0 has pair i; with fewer teams than ranks
+ * also i + gridDim.y - 1 and so on. So a block waits for the block of its number at another rank,
+ * which has sent before it waits: where grids are equal, blocks that are not resident yet keep
+ * nobody from going on. Neighboring groups go to different multiprocessors. */
+static __device__ __forceinline__ share of_team(void)
+{
+  return {(int)blockIdx.y, (int)gridDim.y - 1, threadIdx.x / 32 * gridDim.x + blockIdx.x,
+          blockDim.x / 32 * gridDim.x};
+}
 
-/* How many bytes of a pair take lines: of a small one all, of a large one a head, for which the
- * link has time while the header is awaited. Just above the threshold heads are longer, so that no
- * pair is much slower than a slightly smaller one. (With device counts all of a large pair goes in
- * tiles.) */
+/* How many bytes of a pair take lines: of a small one all, and in MODE_LARGE, which is HEADS, of a
+ * large one a head, for which the link has time while the header is awaited. Just above the
+ * threshold heads are longer, so that no pair is much slower than a slightly smaller one. (With
+ * device counts all of a large pair goes in tiles.) */
+template <bool HEADS>
 static __device__ __forceinline__ uint64_t in_lines(const kernel_args &a, uint64_t bytes)
 {
   const uint64_t most = a.ll_threshold, twice = 2 * most;
   if (bytes <= most) return bytes;
-  if (a.x.kind != ALLTOALLV_KIND_HOST) return 0;
+  if (!HEADS) return 0;
   return bytes + a.head < twice ? (twice - bytes) / 128 * 128 : a.head;
 }
 
@@ -140,82 +148,38 @@ static __device__ __forceinline__ bool receive_group(const kernel_args &a,
   return true;
 }
 
+/* For i from 0 to n. */
 static __device__ __forceinline__ int rank_plus(const kernel_args &a, int i)
 {
   return a.rank + i < a.n ? a.rank + i : a.rank + i - a.n; /* quicker than % */
 }
 
-static __device__ __forceinline__ int rank_minus(const kernel_args &a, int i)
-{
-  return a.rank >= i ? a.rank - i : a.rank - i + a.n;
-}
-
+template <bool HEADS>
 static __device__ __forceinline__ void
-send_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t before)
+send_lines(const kernel_args &a, const struct alltoallv_pair *pairs, uint32_t before, share s)
 {
-  FOR_EACH_OF_TEAM(a, i)
-  {
+  for (int i = s.first; i > 0 && i < a.n; i += s.step) {
     const int p = rank_plus(a, i);
-    const uint64_t bytes = pairs[p].sends;
-    if (bytes > a.ll_threshold) continue;
-    FOR_EACH_GROUP(g, bytes)
-    if (!send_group(a, pairs[p], p, bytes, g, before)) return;
+    const uint64_t bytes = in_lines<HEADS>(a, pairs[p].sends);
+    uint32_t g = s.next;
+    for (; g < groups_of(bytes); g += s.warps)
+      if (!send_group(a, pairs[p], p, bytes, g, before)) return;
+    if (HEADS) s.next = g - groups_of(bytes);
   }
 }
 
+template <bool HEADS>
 static __device__ __forceinline__ void receive_lines(const kernel_args &a,
                                                      const struct alltoallv_pair *pairs,
-                                                     uint32_t before, uint32_t epoch)
+                                                     uint32_t before, uint32_t epoch, share s)
 {
-  FOR_EACH_OF_TEAM(a, i)
-  {
-    const int p = rank_minus(a, i);
-    const uint64_t bytes = pairs[p].gets;
-    if (bytes > a.ll_threshold) continue;
-    FOR_EACH_GROUP(g, bytes)
-    if (!receive_group(a, pairs[p], epoch, p, bytes, g, before)) break;
-  }
-}
-
-/* Without teams: the groups of all pairs, in one sequence, are dealt to `warps` warps in turn.
- * `next` is the first one of this warp in the pair, and then in the next pair. */
-#define FOR_EACH_DEALT(g, bytes, next, warps) \
-  for (uint32_t g = next, end = groups_of(bytes); g < end || (next = g - end, false); g += warps)
-
-static __device__ __forceinline__ void send_dealt(const kernel_args &a, uint32_t next,
-                                                  uint32_t warps)
-{
-  for (int i = 1; i < a.n; i++) {
-    const int p = rank_plus(a, i);
-    const uint64_t bytes = in_lines(a, a.pairs[p].sends);
-    FOR_EACH_DEALT(g, bytes, next, warps)
-    if (!send_group(a, a.pairs[p], p, bytes, g, 0)) return;
-  }
-}
-
-static __device__ __forceinline__ void receive_dealt(const kernel_args &a, uint32_t epoch,
-                                                     uint32_t next, uint32_t warps)
-{
-  for (int i = 1; i < a.n; i++) {
-    const int p = rank_minus(a, i);
-    const uint64_t bytes = in_lines(a, a.pairs[p].gets);
-    bool comes = true;
-    FOR_EACH_DEALT(g, bytes, next, warps)
-    comes = comes && receive_group(a, a.pairs[p], epoch, p, bytes, g, 0);
-  }
-}
-
-/* A small part for myself, by warp number `first` of `warps`. */
-static __device__ __forceinline__ void
-copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
-{
-  char *part = const_cast<char *>(a.x.payload[0].send) + own.sends_at;
-  if (own.sends != own.gets) return;
-  for (uint32_t g = first; g < groups_of(own.sends); g += warps) {
-    const int left = bytes_left(own.sends, g);
-    if (left > 0)
-      move_words<true>(a.x.payload[0].recv + own.gets_at, g, move_words<false>(part, g, {}, left),
-                       left);
+  for (int i = s.first; i > 0 && i < a.n; i += s.step) {
+    const int p = rank_plus(a, a.n - i);
+    const uint64_t bytes = in_lines<HEADS>(a, pairs[p].gets);
+    uint32_t g = s.next;
+    for (bool comes = true; g < groups_of(bytes); g += s.warps)
+      comes = comes && receive_group(a, pairs[p], epoch, p, bytes, g, before);
+    if (HEADS) s.next = g - groups_of(bytes);
   }
 }
 

@@ -75,13 +75,14 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
  *
  * By thread p: the tiles for rank p, and which warp has the first. With host counts the own part is
  * for copy_own_tiles. */
+template <bool HEADS>
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
   uint32_t before = 0, tiles = 0;
   for (int q = 0; q <= p; q++) {
-    const bool own = q == a.rank, none = own && a.x.kind == ALLTOALLV_KIND_HOST;
-    const uint64_t head = own ? 0 : in_lines(a, pairs[q].sends);
+    const bool own = q == a.rank, none = own && HEADS;
+    const uint64_t head = own ? 0 : in_lines<HEADS>(a, pairs[q].sends);
     const uint64_t bytes = none ? 0 : pairs[q].sends - head;
     before += tiles;
     tiles = bytes > 0 ? tiles_in(bytes) : 0;
@@ -94,12 +95,6 @@ static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_
 static __device__ __forceinline__ uint32_t this_warp(const kernel_args &a)
 {
   return threadIdx.x / 32 * tile_blocks(a) + tile_block(a);
-}
-
-static __device__ __forceinline__ void push_tile(const block_state &b, const char *send, int p,
-                                                 uint32_t tile)
-{
-  if (b.to[p] != NULL) copy_tile(b.to[p], send + b.pairs[p].sends_at, b.pairs[p].sends, tile);
 }
 
 /* A long exchange takes what is next from a counter, which block 0 sets back in the next exchange:
@@ -144,14 +139,32 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
       if (++p == n) p = 0;
       const uint32_t tile = few ? at + (warp >= b.first[p] ? 0 : warps) - b.first[p] : rest;
       const bool mine = tile < b.tiles[p];
-      if (mine) push_tile(b, send, p, tile);
+      if (mine && b.to[p] != NULL)
+        copy_tile(b.to[p], send + b.pairs[p].sends_at, b.pairs[p].sends, tile);
       if (mine && !few) break;
       rest -= b.tiles[p];
     }
   }
 }
 
-/* My own part, by warps that have nothing else to do. The `first` warps begin with the units of
+/* ---- my own part --------------------------------------------------------------------------- */
+
+/* A small one, by warp number `first` of `warps`; as groups, because tiles would take more
+ * registers. */
+static __device__ __forceinline__ void
+copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
+{
+  char *part = const_cast<char *>(a.x.payload[0].send) + own.sends_at;
+  if (own.sends != own.gets) return;
+  for (uint32_t g = first; g < groups_of(own.sends); g += warps) {
+    const int left = bytes_left(own.sends, g);
+    if (left > 0)
+      move_words<true>(a.x.payload[0].recv + own.gets_at, g, move_words<false>(part, g, {}, left),
+                       left);
+  }
+}
+
+/* A large one, by warps that have nothing else to do. The `first` warps begin with the units of
  * their numbers; others, and all that have time for more, ask a counter. */
 #define OWN_UNIT 4 /* tiles */
 

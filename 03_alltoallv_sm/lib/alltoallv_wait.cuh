@@ -153,12 +153,6 @@ static __device__ char *slot(const kernel_args &a, int owner, int source, uint32
   return mailbox(a, owner, source, epoch) + block * ALLTOALLV_SLOT_BYTES;
 }
 
-/* Line `which` of the header that block 0 of p has sent in this epoch, or still an older one. */
-static __device__ line header_line(const kernel_args &a, uint32_t epoch, int p, int which)
-{
-  return load_line(mailbox(a, a.rank, p, epoch) + which * ALLTOALLV_LINE_BYTES);
-}
-
 /* In epochs 2, 3, 4 and when epochs wrap around, by all threads of block 0, before its headers. */
 static __device__ __forceinline__ void clear_stale_lines(const kernel_args &a, uint32_t epoch)
 {
@@ -181,36 +175,22 @@ static __device__ __forceinline__ uint64_t nanoseconds(void)
   return now;
 }
 
-/* What is wrong with what two ranks say of a pair. */
-struct finding {
-  int kind, source, destination;
-  uint64_t sent, expected;
-};
-
-static __device__ void report(const kernel_args &a, uint32_t epoch, struct alltoallv_error *record,
-                              const struct finding f)
+static __device__ void report(struct alltoallv_error *record, struct alltoallv_error found)
 {
   volatile int *written = &record->kind;
+  const int kind = found.kind;
   if (*written != ALLTOALLV_ERROR_NONE) return; /* the first one stays until it is read */
-  const uint32_t element = a.x.kind == ALLTOALLV_KIND_HOST ? a.x.element : 1;
-  *record = {ALLTOALLV_ERROR_NONE, f.source, f.destination, f.sent, f.expected, element, epoch};
+  found.kind = ALLTOALLV_ERROR_NONE;
+  *record = found;
   __threadfence_system();
-  *written = f.kind;
+  *written = kind;
 }
 
 /* One error per epoch is enough. */
-static __device__ __noinline__ void report_counts(const kernel_args &a, uint32_t epoch,
-                                                  const struct finding f)
+static __device__ __noinline__ void report_counts(const kernel_args &a,
+                                                  const struct alltoallv_error found)
 {
-  if (atomicExch(&a.state->reported, epoch) != epoch) report(a, epoch, &a.errors->counts, f);
-}
-
-/* The rank to name when I waited for `source`: rather one for which `source` may be waiting too. */
-static __device__ int missing_rank(const kernel_args &a, uint32_t epoch, int source)
-{
-  for (int p = 0; p < a.n; p++)
-    if (p != a.rank && header_line(a, epoch, p, ALLTOALLV_LINE_SENT).epoch != epoch) return p;
-  return source;
+  if (atomicExch(&a.state->reported, found.epoch) != found.epoch) report(&a.errors->counts, found);
 }
 
 /* Has the handle broken, or have I waited too long for `source`? Then no thread waits any more.
@@ -221,8 +201,7 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
   if (begin_exchange(a).broken) return true;
   if (a.limit == 0 || nanoseconds() - started < a.limit) return false;
   if (atomicExch(&a.state->block[0].broken, 1) == 0)
-    report(a, epoch, &a.errors->timeout,
-           {ALLTOALLV_ERROR_TIMEOUT, missing_rank(a, epoch, source), a.rank, 0, 0});
+    report(&a.errors->timeout, {ALLTOALLV_ERROR_TIMEOUT, source, a.rank, 0, 0, 1, epoch});
 #pragma unroll 1
   for (int b = 1; b < ALLTOALLV_MAX_BLOCKS; b++)
     *(volatile uint32_t *)&a.state->block[b].broken = 1;
@@ -233,7 +212,7 @@ static __device__ __noinline__ bool give_up(const kernel_args &a, uint32_t epoch
 static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t epoch, int p,
                                                 uint64_t bytes)
 {
-  line l = header_line(a, epoch, p, ALLTOALLV_LINE_SENT);
+  line l = load_line(slot(a, a.rank, p, epoch, 0)); /* ALLTOALLV_LINE_SENT of block 0 */
   if (l.epoch != epoch) return false;
   if (l.word[2] != a.x.kind) return true;
   return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;

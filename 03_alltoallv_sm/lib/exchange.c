@@ -31,34 +31,28 @@ static ncclResult_t check_arguments(alltoallv_t handle, const size_t *sendcounts
   return ncclSuccess;
 }
 
-/* Bytes of a buffer, from the first one that is used to the end. */
-struct range {
-  uintptr_t begin, end;
-};
-
-static bool overlap(struct range a, struct range b)
+/* Do `bytes` bytes at a and `more` bytes at b overlap? */
+static bool overlap(uint64_t a, uint64_t bytes, uint64_t b, uint64_t more)
 {
-  return a.begin < b.end && b.begin < a.end;
+  return bytes > 0 && more > 0 && a < b + more && b < a + bytes;
 }
 
 /* Finds the place of the receive buffer: for the kernel it has to be registered, with room for
  * `end` bytes. */
-static ncclResult_t locate(const struct alltoallv_handle *h, uint64_t end, size_t element,
-                           struct alltoallv_payload *l)
+static ncclResult_t locate(alltoallv_t h, uint64_t end, struct alltoallv_payload *l, size_t element)
 {
   if (end == 0 || h->state == NULL) return ncclSuccess;
-  for (const struct alltoallv_window *w = h->windows; w < h->windows + ALLTOALLV_MAX_WINDOWS; w++) {
-    if (w->base == NULL || l->recv < w->base || l->recv >= w->base + w->bytes) continue;
-    const uint64_t at = (uint64_t)(l->recv - w->base), room = w->bytes - at;
-    l->place = w->place + at;
-    if (end <= room) return ncclSuccess;
-    return alltoallv_fail(ncclInvalidArgument,
-                          "recvbuff has to hold %zu elements, but the registered buffer ends "
-                          "after %zu",
-                          (size_t)end / element, (size_t)room / element);
-  }
-  return alltoallv_fail(ncclInvalidUsage,
-                        "recvbuff is not registered; call alltoallv_register first");
+  const struct alltoallv_window *w = alltoallv_find_window(h, l->recv);
+  if (w == NULL)
+    return alltoallv_fail(ncclInvalidUsage,
+                          "recvbuff is not registered; call alltoallv_register first");
+  const uint64_t at = (uint64_t)(l->recv - w->base), room = w->bytes - at;
+  l->place = w->place + at;
+  if (end <= room) return ncclSuccess;
+  return alltoallv_fail(ncclInvalidArgument,
+                        "recvbuff has to hold %zu elements, but the registered buffer ends after "
+                        "%zu",
+                        (size_t)end / element, (size_t)room / element);
 }
 
 /* The parts of a buffer, in bytes: what one call after the other has seen of them. */
@@ -94,9 +88,7 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
       return alltoallv_fail(ncclInvalidArgument, "what rank %d gets or sends overflows", p);
     for (int q = 0; q < p && a->gets_at < end; q++) { /* mostly in order: nothing to compare */
       const struct alltoallv_pair *b = &h->pairs[q];
-      if (a->gets > 0 && b->gets > 0 &&
-          overlap((struct range){a->gets_at, a->gets_at + a->gets},
-                  (struct range){b->gets_at, b->gets_at + b->gets}))
+      if (overlap(a->gets_at, a->gets, b->gets_at, b->gets))
         return alltoallv_fail(ncclInvalidUsage,
                               "what comes from ranks %d and %d overlaps in recvbuff", q, p);
     }
@@ -104,11 +96,10 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   struct alltoallv_payload *l = &x->payload[0];
   if ((send.end > 0 && l->send == NULL) || (recv.end > 0 && l->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  ALLTOALLV_TRY(locate(h, recv.end, x->element, l));
-  const uintptr_t from = (uintptr_t)l->send, to = (uintptr_t)l->recv;
+  ALLTOALLV_TRY(locate(h, recv.end, l, x->element));
   if (send.end > 0 && recv.end > 0 &&
-      overlap((struct range){from + send.begin, from + send.end},
-              (struct range){to + recv.begin, to + recv.end}))
+      overlap((uintptr_t)l->send + send.begin, send.end - send.begin,
+              (uintptr_t)l->recv + recv.begin, recv.end - recv.begin))
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
   return ncclSuccess;
 }
@@ -150,7 +141,7 @@ ncclResult_t alltoallv(alltoallv_t handle, const void *sendbuff, const size_t se
 }
 
 /* One of the buffers with the same counts becomes a payload. */
-static ncclResult_t add_payload(const struct alltoallv_handle *h, const alltoallv_counts_t *counts,
+static ncclResult_t add_payload(struct alltoallv_handle *h, const alltoallv_counts_t *counts,
                                 const alltoallv_buffers_t *b, struct alltoallv_request *x)
 {
   const uint64_t slots = counts->layout == ALLTOALLV_SLOTS ? (uint64_t)h->n : 1;
@@ -164,10 +155,9 @@ static ncclResult_t add_payload(const struct alltoallv_handle *h, const alltoall
     return alltoallv_fail(ncclInvalidArgument, "room overflows");
   if (l->send == NULL || (bytes > 0 && l->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
-  const uintptr_t from = (uintptr_t)l->send, to = (uintptr_t)l->recv;
-  if (overlap((struct range){from, from + 1}, (struct range){to, to + bytes}))
+  if (overlap((uintptr_t)l->send, 1, (uintptr_t)l->recv, bytes))
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
-  return locate(h, bytes, l->unit, l);
+  return locate(h, bytes, l, l->unit);
 }
 
 ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_t *counts,

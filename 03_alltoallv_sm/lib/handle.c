@@ -62,7 +62,7 @@ void alltoallv_report(struct alltoallv_error *record, const struct alltoallv_err
 }
 
 /* The sentence for an error, and its result. */
-static ncclResult_t describe(const struct alltoallv_error *e, uint32_t first_epoch)
+static ncclResult_t describe(const struct alltoallv_error *e)
 {
   const int source = e->source, destination = e->destination;
   /* In what this rank counts in. The other one may count in something else: then in bytes. */
@@ -71,7 +71,8 @@ static ncclResult_t describe(const struct alltoallv_error *e, uint32_t first_epo
   const unsigned long long expected = whole ? e->expected / e->element : e->expected;
   const char *what = whole ? "elements" : "bytes";
   char where[40] = ""; /* with send/recv exchanges have no numbers */
-  if (e->epoch != 0) snprintf(where, sizeof(where), " (exchange %u)", e->epoch - first_epoch + 1);
+  const uint32_t number = e->epoch - ALLTOALLV_FIRST_EPOCH + 1;
+  if (e->epoch != 0) snprintf(where, sizeof(where), " (exchange %u)", number);
   if (e->kind == ALLTOALLV_ERROR_KIND)
     return alltoallv_fail(ncclInvalidUsage, "ranks %d and %d made different calls%s", source,
                           destination, where);
@@ -94,7 +95,7 @@ ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result,
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   struct alltoallv_errors *errors = handle->errors;
   struct alltoallv_error *e = has_error(&errors->timeout) ? &errors->timeout : &errors->counts;
-  const ncclResult_t found = has_error(e) ? describe(e, handle->first_epoch) : ncclSuccess;
+  const ncclResult_t found = has_error(e) ? describe(e) : ncclSuccess;
   if (result != NULL) *result = found;
   if (source != NULL) *source = found != ncclSuccess ? e->source : -1;
   if (destination != NULL) *destination = found != ncclSuccess ? e->destination : -1;
@@ -188,30 +189,31 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *
 }
 
 /* Collective: memory of this rank becomes a window. */
-static ncclResult_t open_window(struct alltoallv_handle *h, int id)
+static ncclResult_t open_window(struct alltoallv_handle *h, struct alltoallv_window *w)
 {
-  struct alltoallv_window *w = &h->windows[id];
   ALLTOALLV_NCCLTRY(
       ncclCommWindowRegister(h->lsa_comm, w->base, w->bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC));
   if (w->window == NULL)
     return alltoallv_fail(ncclInvalidUsage, "NCCL did not create a window for the buffer");
-  return alltoallv_lsa_peers(h, id);
+  return alltoallv_lsa_peers(h, w);
 }
 
-static ncclResult_t close_window(struct alltoallv_handle *h, int id)
+static ncclResult_t close_window(struct alltoallv_handle *h, struct alltoallv_window *w)
 {
-  const ncclWindow_t window = h->windows[id].window;
-  memset(&h->windows[id], 0, sizeof(h->windows[id]));
+  const ncclWindow_t window = w->window;
+  memset(w, 0, sizeof(*w));
   return window != NULL ? ncclCommWindowDeregister(h->lsa_comm, window) : ncclSuccess;
 }
 
-/* The scratch memory, which the peers write, and after it this rank's own state. */
+/* Where there is symmetric memory: the scratch memory, which the peers write, and after it this
+ * rank's own state. */
 static ncclResult_t make_scratch(struct alltoallv_handle *h)
 {
-  struct alltoallv_window *w = &h->windows[ALLTOALLV_MAX_WINDOWS];
+  struct alltoallv_window *w = &h->scratch;
   struct alltoallv_state first = {0};
   const size_t mailboxes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_bytes);
-  for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = h->first_epoch - 1;
+  for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = ALLTOALLV_FIRST_EPOCH - 1;
+  ALLTOALLV_TRY(alltoallv_lsa_probe(h));
   w->bytes = mailboxes + sizeof(first);
   ALLTOALLV_NCCLTRY(ncclMemAlloc((void **)&w->base, w->bytes));
   h->state = (struct alltoallv_state *)(w->base + mailboxes);
@@ -225,8 +227,8 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
  * before stays. */
 static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
-  char *scratch = h->windows[ALLTOALLV_MAX_WINDOWS].base;
-  const ncclResult_t closed = close_window(h, ALLTOALLV_MAX_WINDOWS);
+  char *scratch = h->scratch.base;
+  const ncclResult_t closed = close_window(h, &h->scratch);
   const ncclResult_t freed = scratch != NULL ? ncclMemFree(scratch) : ncclSuccess;
   const ncclResult_t gone = h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess;
   h->state = NULL, h->lsa_comm = NULL;
@@ -242,8 +244,7 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
 {
   ALLTOALLV_NCCLTRY(ncclCommSplit(h->comm, 0, h->rank, &h->lsa_comm, NULL));
   ALLTOALLV_TRY(agree_on(h, make_scratch(h), "set up the kernel", "", false));
-  ALLTOALLV_TRY(agree_on(h, alltoallv_lsa_probe(h), "share memory", "", false));
-  return agree_on(h, open_window(h, ALLTOALLV_MAX_WINDOWS), "share memory", "", false);
+  return agree_on(h, open_window(h, &h->scratch), "share memory", "", false);
 }
 
 /* The others have to hear of a failure on this rank, or they would wait for it. Telling them uses
@@ -254,7 +255,7 @@ static ncclResult_t make_handle(struct alltoallv_handle *h)
   int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
-  if (h->ll_bytes == 0) h->ll_bytes = alltoallv_lsa_lines(h->n);
+  h->ll_bytes = alltoallv_lsa_lines(h->n);
   const size_t n = (size_t)h->n, bytes = sizeof(*h->errors) + n * sizeof(*h->pairs) +
                                          (n + 1) * (2 * n + 16) * sizeof(*h->words);
   ALLTOALLV_CUDATRY(
@@ -291,8 +292,8 @@ static ncclResult_t free_handle(struct alltoallv_handle *h)
   return result;
 }
 
-ncclResult_t alltoallv_create_with(ncclComm_t comm, const alltoallv_config_t *config,
-                                   size_t ll_bytes, uint32_t first_epoch, alltoallv_t *handle)
+ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
+                              alltoallv_t *handle)
 {
   if (comm == NULL || handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL argument");
   *handle = NULL;
@@ -300,20 +301,12 @@ ncclResult_t alltoallv_create_with(ncclComm_t comm, const alltoallv_config_t *co
   if (h == NULL) return alltoallv_fail(ncclSystemError, "out of memory");
   h->comm = comm;
   if (config != NULL) h->config = *config;
-  h->ll_bytes = ll_bytes;
-  h->first_epoch = first_epoch;
   const ncclResult_t result = make_handle(h);
   if (result == ncclSuccess)
     *handle = h;
   else
     (void)free_handle(h);
   return result;
-}
-
-ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
-                              alltoallv_t *handle)
-{
-  return alltoallv_create_with(comm, config, 0, ALLTOALLV_FIRST_EPOCH, handle);
 }
 
 ncclResult_t alltoallv_destroy(alltoallv_t handle)
@@ -368,44 +361,54 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   struct alltoallv_window *w = &handle->windows[id];
   w->base = buff, w->bytes = bytes;
   if (handle->state == NULL) return ncclSuccess;
-  result = open_window(handle, id);
+  result = open_window(handle, w);
   snprintf(text, sizeof(text), "NCCL maps it to %#llx", (unsigned long long)w->place);
   result = agree_on(handle, result, what, text, true);
   if (result != ncclSuccess) w->base = NULL;
   return result;
 }
 
-/* The number of the window that begins there, or -1 with the sentence. */
-static int find_window(alltoallv_t handle, const void *buff)
+struct alltoallv_window *alltoallv_find_window(alltoallv_t handle, const void *address)
 {
-  for (int id = 0; id < ALLTOALLV_MAX_WINDOWS && buff != NULL; id++)
-    if (handle->windows[id].base == buff) return id;
-  (void)alltoallv_fail(ncclInvalidArgument, "the buffer is not registered");
-  return -1;
+  for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
+    struct alltoallv_window *w = &handle->windows[id];
+    if (w->base != NULL && (char *)address >= w->base && (char *)address < w->base + w->bytes)
+      return w;
+  }
+  return NULL;
+}
+
+/* Sets *window to the one that begins there. */
+static ncclResult_t registered(alltoallv_t handle, const void *buff,
+                               struct alltoallv_window **window)
+{
+  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
+  *window = alltoallv_find_window(handle, buff);
+  if (*window == NULL || (*window)->base != buff)
+    return alltoallv_fail(ncclInvalidArgument, "the buffer is not registered");
+  return ncclSuccess;
 }
 
 ncclResult_t alltoallv_peer(alltoallv_t handle, const void *buff, int peer, void **address)
 {
-  if (handle == NULL || address == NULL)
-    return alltoallv_fail(ncclInvalidArgument, "NULL argument");
-  if (peer < 0 || peer >= handle->n)
-    return alltoallv_fail(ncclInvalidArgument, "there is no rank %d", peer);
-  const int id = find_window(handle, buff);
-  if (id < 0) return ncclInvalidArgument;
-  *address = handle->state != NULL ? handle->windows[id].peers[peer] : NULL;
+  struct alltoallv_window *w;
+  ALLTOALLV_TRY(registered(handle, buff, &w));
+  if (address == NULL || peer < 0 || peer >= handle->n)
+    return alltoallv_fail(ncclInvalidArgument, "NULL address, or rank %d; allowed: 0 to %d", peer,
+                          handle->n - 1);
+  *address = handle->state != NULL ? w->peers[peer] : NULL;
   return ncclSuccess;
 }
 
 ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
 {
-  if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  const int id = find_window(handle, buff);
-  if (id < 0) return ncclInvalidArgument;
+  struct alltoallv_window *w;
+  ALLTOALLV_TRY(registered(handle, buff, &w));
   /* When my exchanges are over, all that peers store here has arrived. */
   ALLTOALLV_CUDATRY(cudaDeviceSynchronize());
   if (has_timed_out(handle))
     return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still write "
                                            "into the buffer, so do not free it");
-  ALLTOALLV_NCCLTRY(close_window(handle, id));
+  ALLTOALLV_NCCLTRY(close_window(handle, w));
   return ncclSuccess;
 }

@@ -99,11 +99,10 @@ static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
 }
 
 /* NCCL maps the ranks at equal distances, which saves the kernel a table. */
-ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, int id)
+ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, struct alltoallv_window *w)
 {
-  struct alltoallv_window *w = &h->windows[id];
   char *const *peers = (char *const *)w->peers;
-  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
+  char *const *scratch = (char *const *)h->scratch.peers;
   lsa_pointers<<<1, 128, 0, h->words_stream>>>(w->window, h->n, (char **)h->words);
   ALLTOALLV_CUDATRY(cudaGetLastError());
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->words_stream));
@@ -132,8 +131,8 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
   *threads = 512;
   if (!host) {
     const uint64_t fits = x->room * (alltoallv_in_slots(x->kind) ? (uint64_t)h->n : 1);
-    /* Only the room is known. Half of it is assumed to be sent, with a warp for each group. */
-    if (fits > 0) enough = fits * x->widest / 2 / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    /* Only the room is known: a warp for each group that fits. */
+    if (fits > 0) enough = fits * x->widest / (16 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
   }
   for (int p = 0; host && p < h->n; p++) {
@@ -169,7 +168,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   dim3 grid;
   int threads;
   struct kernel_args a = {};
-  char *const *scratch = (char *const *)h->windows[ALLTOALLV_MAX_WINDOWS].peers;
+  char *const *scratch = (char *const *)h->scratch.peers;
   a.state = h->state;
   a.scratch_base = scratch[0];
   a.scratch_stride = scratch[1] - scratch[0]; /* which one rank does not need */

@@ -21,6 +21,9 @@
 #include "launcher.h"
 #include "lib/alltoallv.h"
 
+/* As NCCLCHECK, with the sentence that alltoallv.h has for the error. */
+#define ALLTOALLVCHECK(call) CHECK_NCCL_RESULT(call, #call, alltoallv_last_error())
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -34,20 +37,17 @@ struct line {
 
 /* Device memory that the peers write, zeros at first. */
 struct scratch {
-  unsigned words[SIMPLE_MAX_RANKS];        /* for copy engine */
-  struct scratch *peers[SIMPLE_MAX_RANKS]; /* where this rank sees that of each rank */
-  uint64_t epochs[SIMPLE_MAX_BLOCKS];      /* for lines: the last one, a copy for each block */
-  struct line lines[];                     /* [epoch & 1][source][SIMPLE_LINES] */
+  uint64_t epochs[SIMPLE_MAX_BLOCKS]; /* for lines: the last one, a copy for each block */
+  struct line lines[];                /* [epoch & 1][source][SIMPLE_LINES] */
 };
 
-/* What the last three need, made once for any number of exchanges. */
+/* What barrier and lines need, made once for any number of exchanges. */
 struct simple {
   int blocks; /* of barrier; all run at the same time, or those that wait would keep others out */
   struct scratch *scratch;
   char *window;            /* after it in the same allocation: guard, receive buffer, guard */
   ncclWindow_t registered; /* both as NCCL knows them */
-  struct scratch *peer[SIMPLE_MAX_RANKS]; /* as scratch->peers */
-  void *dev_comm;                         /* what a kernel knows of comm */
+  void *dev_comm;          /* what a kernel knows of comm */
 };
 
 /* One rank's side of an exchange. Counts and displacements are in elements. */
@@ -56,8 +56,8 @@ struct exchange {
   const struct rank *me;
   const struct datatype *type;
   ncclComm_t comm;
-  alltoallv_t handle;   /* for the methods of the library */
-  struct simple simple; /* for barrier, lines, copy engine */
+  alltoallv_t handle;   /* for the methods of the library, and copy engine */
+  struct simple simple; /* for barrier, lines */
   size_t sendcounts[EXCHANGE_MAX_RANKS], sdispls[EXCHANGE_MAX_RANKS];
   size_t recvcounts[EXCHANGE_MAX_RANKS], rdispls[EXCHANGE_MAX_RANKS];
   size_t places[EXCHANGE_MAX_RANKS]; /* where the peers want what this rank sends */
@@ -66,18 +66,19 @@ struct exchange {
   char *send, *window;               /* window: guard bytes, receive buffer, guard bytes */
   size_t send_bytes, recv_bytes, window_bytes; /* of the largest rank: equal on all */
   size_t *device_counts, room;                 /* for device counts: 3 rows; elements that fit */
+  unsigned *words; /* for copy engine: one for each rank, in device memory */
 };
 
-/* Collective: enqueue an exchange. For all but send/recv `recv` lies in x->simple.window, at the
- * same place on all ranks. */
+/* Collective: enqueue an exchange. For barrier and lines `recv` lies in x->simple.window, for copy
+ * engine in x->window, which the handle knows; at the same place on all ranks. */
 void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void barrier_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void copy_engine_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 
-/* Collective: make x->simple (returns NULL, or on all ranks why it cannot be used), and take it
- * down when all exchanges are over on all ranks. */
-const char *simple_open(struct exchange *x);
+/* Collective: make x->simple, where the kernel of the library can run, and take it down when all
+ * exchanges are over on all ranks. */
+void simple_open(struct exchange *x);
 void simple_close(struct exchange *x);
 
 /* The copies of copy engine alone. */

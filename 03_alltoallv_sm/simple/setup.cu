@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What barrier, lines and copy engine need before the first exchange. */
+/* What barrier and lines need before the first exchange. */
 #include <nccl_device.h>
 
 #include "alltoallv_simple.h"
 
 extern const void *const barrier_kernel, *const lines_kernel;
 
-static __global__ void find_peers(ncclWindow_t window, scratch *s)
-{
-  s->peers[threadIdx.x] = (scratch *)ncclGetLsaPointer(window, 0, threadIdx.x);
-}
-
-const char *simple_open(exchange *x)
+void simple_open(exchange *x)
 {
   simple *s = &x->simple;
   const int n = x->me->nranks;
@@ -24,20 +19,12 @@ const char *simple_open(exchange *x)
 #else
   ncclDevCommRequirements requirements = {};
 #endif
-  int version = 0;
-  NCCLCHECK(ncclGetVersion(&version));
-  /* 2.28 makes no promise about its device structures, not even between patch releases */
-  if (NCCL_VERSION_CODE < NCCL_VERSION(2, 29, 0) && version != NCCL_VERSION_CODE)
-    return "NCCL at run time is not the version of the headers";
-  if (n > SIMPLE_MAX_RANKS || ncclTeamLsa(x->comm).nRanks != n) return "not all ranks share memory";
   int device;
   CUDACHECK(cudaGetDevice(&device));
   CUDACHECK(cudaDeviceGetAttribute(&s->blocks, cudaDevAttrMultiProcessorCount, device));
   if (s->blocks > SIMPLE_MAX_BLOCKS) s->blocks = SIMPLE_MAX_BLOCKS;
   requirements.lsaBarrierCount = s->blocks; /* one for each block of the kernel */
-  const ncclResult_t made = ncclDevCommCreate(x->comm, &requirements, &dev_comm);
-  if (made == ncclInvalidUsage) return "the communicator has no symmetric memory";
-  CHECK_NCCL_RESULT(made, "ncclDevCommCreate", ncclGetLastError(NULL));
+  NCCLCHECK(ncclDevCommCreate(x->comm, &requirements, &dev_comm));
   s->dev_comm = new ncclDevComm(dev_comm);
   NCCLCHECK(ncclMemAlloc((void **)&s->scratch, bytes));
   s->window = (char *)s->scratch + window_at;
@@ -45,14 +32,10 @@ const char *simple_open(exchange *x)
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
   NCCLCHECK(
       ncclCommWindowRegister(x->comm, s->scratch, bytes, &s->registered, NCCL_WIN_COLL_SYMMETRIC));
-  find_peers<<<1, n>>>(s->registered, s->scratch);
-  CUDACHECK(cudaGetLastError());
-  CUDACHECK(cudaMemcpy(s->peer, s->scratch->peers, sizeof s->peer, cudaMemcpyDeviceToHost));
   /* with lazy loading a first launch may wait for a device that waits for us: so load them now */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, barrier_kernel));
   CUDACHECK(cudaFuncGetAttributes(&attributes, lines_kernel));
-  return NULL;
 }
 
 void simple_close(exchange *x)

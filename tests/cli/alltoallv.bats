@@ -70,8 +70,8 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
   prints '^  Received from rank 1: 1 elements at offset 0$'
   verified pthread 3 --matrix "$TOP/tests/cli/cases/matrix.txt" -d int8
   refused '4 8 2\n4 8 4\n4 8 4\n' 'no whole number .*; allowed: multiples, or another --datatype$' # 4-byte elements
-  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, row 1 has 2; allowed: a square$'
-  refused '4 8\n' 'is not square: 1 rows, 2 columns; allowed: a square$'
+  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, there are 2 rows; allowed: a square$'
+  refused '4 8\n' 'is not square: row 1 has 2 numbers, there are 1 rows; allowed: a square$'
   refused '4\n' 'is 1 x 1; allowed: at least 2'
   refused '4 -8\n4 4\n' "row 1, column 2: '-8' is not a number of bytes; allowed: "
   refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes; allowed: "
@@ -87,18 +87,11 @@ refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
   for method in barrier lines copy-engine; do
     CPU_STANDIN_LSA_RANKS=2 start pthread 4 03_alltoallv_sm --method $method
     exits_with 77
-    one_line '^alltoallv_sm: --method: not all ranks share memory; allowed: auto, sendrecv, lib-sendrecv$'
+    one_line '^alltoallv_sm: --method: the kernel cannot be used: not all ranks share memory; allowed: auto, sendrecv, lib-sendrecv$'
   done
   CPU_STANDIN_PCIE=3 start pthread 4 03_alltoallv_sm --method lsa
   exits_with 77
   one_line '^alltoallv_sm: --method: the kernel cannot be used: a GPU may be on PCIe; the kernel needs NVLink; allowed: auto, sendrecv, lib-sendrecv$'
-}
-
-@test "a killed rank is a failure" {
-  for launcher in $LAUNCHERS; do
-    FAULT=kill:cudaStreamSynchronize:2:2 start "$launcher" 4 03_alltoallv_sm
-    fails_at_once
-  done
 }
 
 @test "--bench measures every method and writes valid JSON and CSV" {
@@ -154,7 +147,7 @@ build_usage() {
   build_usage
   mpi_job 3 "$FAULT_FOLDER/lib/usage" >"$WORK/out" 2>"$WORK/err"
   [ "$(sort "$WORK/out")" = "$(for rank in 0 1 2; do
-    echo "rank $rank: 100 tokens came back 3 times, 0 numbers wrong"
+    echo "rank $rank: 100 tokens came back 3 times, wrong 0 times"
   done)" ]
   # slots that are too small: a sentence, and the way back finds nothing to send
   code=0
