@@ -73,31 +73,6 @@ struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_l
 
 /* ---- handles: what the ranks agree on -------------------------------------------------------- */
 
-/* For each limit the lowest value of all ranks is used. */
-struct agreement {
-  enum { FAILED, CANNOT, CAN } can; /* FAILED: a call failed on this rank */
-  struct allreduce_limits limits;
-};
-
-/* What the ranks send each other, one after the other. */
-union exchanged {
-  struct allreduce_introduction ranks[ALLREDUCE_MAX_RANKS];
-  struct agreement agreements[ALLREDUCE_MAX_RANKS];
-};
-
-/* Collective, by NCCL, because the handle does not work yet. `all` gets the data of all ranks. It
- * is pinned host memory, which NCCL's kernels can access: so even a rank whose GPU memory is full
- * can send its result. */
-static ncclResult_t exchange(const struct allreduce_handle *h, const void *mine, size_t bytes,
-                             void *all)
-{
-  char *at = (char *)all + (size_t)h->rank * bytes;
-  memcpy(at, mine, bytes);
-  ALLREDUCE_NCCLTRY(ncclAllGather(at, all, bytes, ncclInt8, h->comm, NULL));
-  ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* NULL may be another stream to NCCL than here */
-  return ncclSuccess;
-}
-
 static void lower(size_t *limit, size_t to)
 {
   *limit = allreduce_least(*limit, to);
@@ -109,8 +84,41 @@ static void lower_to_wanted(size_t *limit, long wanted)
   if (wanted != 0) lower(limit, wanted < 0 ? 0 : (size_t)wanted);
 }
 
+static struct allreduce_limits wanted_limits(const allreduce_config_t *config, int n)
+{
+  struct allreduce_limits limits = {
+      .ll = ALLREDUCE_LL_BYTES, .wide = ALLREDUCE_WIDE_BYTES, .slots = ALLREDUCE_SLOT_BYTES};
+  const size_t least = (size_t)n * ALLREDUCE_SLOTS * 128;
+  for (int m = 0; m < ALLREDUCE_METHODS; m++) {
+    limits.blocks[m] = ALLREDUCE_MAX_BLOCKS;
+    if (config->max_blocks > 0) lower(&limits.blocks[m], (size_t)config->max_blocks);
+  }
+  lower_to_wanted(&limits.ll, config->ll_bytes);
+  lower_to_wanted(&limits.wide, config->wide_bytes);
+  if (config->scratch_bytes != 0) limits.slots = config->scratch_bytes;
+  if (limits.slots < least) limits.slots = least;
+  return limits;
+}
+
+/* Collective, by NCCL, because the handle does not work yet. `all` gets the offers of all ranks. It
+ * is pinned host memory, which NCCL's kernels can access: so even a rank whose GPU memory is full
+ * can send its result. Then `mine` becomes what all agree on. */
+static ncclResult_t agree(const struct allreduce_handle *h, struct allreduce_offer *mine,
+                          struct allreduce_offer *all)
+{
+  all[h->rank] = *mine;
+  ALLREDUCE_NCCLTRY(ncclAllGather(&all[h->rank], all, sizeof(*mine), ncclInt8, h->comm, NULL));
+  ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* NULL may be another stream to NCCL than here */
+  for (int p = 0; p < h->n; p++) {
+    if (all[p].can < mine->can) mine->can = all[p].can;
+    for (size_t i = 0; i < sizeof(mine->limits) / sizeof(size_t); i++)
+      lower((size_t *)&mine->limits + i, ((const size_t *)&all[p].limits)[i]);
+  }
+  return ncclSuccess;
+}
+
 /* Finds the GPU of this rank. */
-static ncclResult_t introduce(struct allreduce_handle *h, struct allreduce_introduction *mine)
+static ncclResult_t introduce(struct allreduce_handle *h, struct allreduce_offer *mine)
 {
   ALLREDUCE_NCCLTRY(ncclCommCuDevice(h->comm, &h->device));
   ALLREDUCE_CUDATRY(cudaDeviceGetPCIBusId(mine->gpu, sizeof(mine->gpu), h->device));
@@ -149,55 +157,30 @@ static ncclResult_t connect(struct allreduce_handle *h)
   return allreduce_device_peers(h, h->window, h->peers);
 }
 
-/* Finds what this rank can do and the user wants. Sets `why` if it cannot. */
-static ncclResult_t ask_this_rank(struct allreduce_handle *h, const allreduce_config_t *config,
-                                  const struct allreduce_introduction *ranks,
-                                  struct allreduce_limits *limits, const char **why)
-{
-  ALLREDUCE_TRY(allreduce_device_ask(h, ranks, limits, why));
-  if (**why != '\0') return ncclSuccess;
-  if (config->no_early_launch) h->overlaps = false;
-  for (int m = 0; m < ALLREDUCE_METHODS; m++)
-    if (config->max_blocks > 0) lower_to_wanted(&limits->blocks[m], config->max_blocks);
-  lower_to_wanted(&limits->wide, config->wide_bytes);
-  lower_to_wanted(&limits->ll, config->ll_bytes);
-  return make_memory(h, config->calls_before);
-}
-
 /* Every rank makes all collective calls of this function, even after an error: the error is kept
  * until all ranks know it. */
 static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
-                           union exchanged *all)
+                           struct allreduce_offer *all)
 {
-  struct allreduce_introduction me = {.slots = ALLREDUCE_SLOT_BYTES};
-  struct agreement mine = {CAN, {.ll = ALLREDUCE_LL_BYTES, .wide = ALLREDUCE_WIDE_BYTES}};
-  struct agreement *theirs = all->agreements;
+  struct allreduce_offer mine = {.limits = wanted_limits(config, h->n)};
   const char *why = "";
-  ncclResult_t failed = introduce(h, &me);
-  const size_t least = (size_t)h->n * ALLREDUCE_SLOTS * 128;
-  if (config->scratch_bytes != 0) me.slots = config->scratch_bytes;
-  if (me.slots < least) me.slots = least;
-  ALLREDUCE_TRY(exchange(h, &me, sizeof(me), all->ranks));
-  for (int p = 0; p < h->n; p++) lower(&me.slots, all->ranks[p].slots);
-  mine.limits.slots = h->limits.slots = me.slots;
-  if (failed == ncclSuccess) failed = ask_this_rank(h, config, all->ranks, &mine.limits, &why);
-  mine.can = failed != ncclSuccess ? FAILED : *why != '\0' ? CANNOT : CAN;
-  ALLREDUCE_TRY(exchange(h, &mine, sizeof(mine), theirs));
-  struct agreement agreed = mine;
-  for (int p = 0; p < h->n; p++) {
-    if (theirs[p].can < agreed.can) agreed.can = theirs[p].can;
-    for (int m = 0; m < ALLREDUCE_METHODS; m++)
-      lower(&agreed.limits.blocks[m], theirs[p].limits.blocks[m]);
-    lower(&agreed.limits.ll, theirs[p].limits.ll);
-    lower(&agreed.limits.wide, theirs[p].limits.wide);
-  }
+  ncclResult_t failed = introduce(h, &mine);
+  ALLREDUCE_TRY(agree(h, &mine, all));
+  h->limits = mine.limits;
+  if (failed == ncclSuccess) failed = allreduce_device_ask(h, all, &mine.limits, &why);
+  if (failed == ncclSuccess && *why == '\0') failed = make_memory(h, config->calls_before);
+  if (config->no_early_launch) h->overlaps = false;
+  mine.can = failed != ncclSuccess ? ALLREDUCE_FAILED
+             : *why != '\0'        ? ALLREDUCE_CANNOT
+                                   : ALLREDUCE_CAN;
+  ALLREDUCE_TRY(agree(h, &mine, all));
   if (failed != ncclSuccess) return failed; /* the message is set */
-  if (agreed.can == FAILED)
+  if (mine.can == ALLREDUCE_FAILED)
     return allreduce_fail(ncclRemoteError, "a call has failed on another rank");
-  if (agreed.can == CANNOT)
+  if (mine.can == ALLREDUCE_CANNOT)
     return allreduce_fail(ncclInvalidUsage, "%s",
-                          mine.can == CANNOT ? why : "it is not possible on another rank");
-  h->limits = agreed.limits;
+                          *why != '\0' ? why : "it is not possible on another rank");
+  h->limits = mine.limits;
   return connect(h);
 }
 
@@ -205,7 +188,7 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle)
 {
   static const allreduce_config_t defaults = {0};
-  union exchanged *all = NULL;
+  struct allreduce_offer *all = NULL;
   ncclResult_t result = ncclSuccess;
   int rank = 0, n = 0;
   if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "handle is NULL");
@@ -216,8 +199,8 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   if (n > ALLREDUCE_MAX_RANKS)
     return allreduce_fail(ncclInvalidUsage, "more than %d ranks", ALLREDUCE_MAX_RANKS);
   /* If a rank does not get this memory, the others wait for it, as for a rank that never calls. */
-  ALLREDUCE_CUDATRY(
-      cudaHostAlloc((void **)&all, sizeof(*all), cudaHostAllocPortable | cudaHostAllocMapped));
+  ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&all, (size_t)n * sizeof(*all),
+                                  cudaHostAllocPortable | cudaHostAllocMapped));
   struct allreduce_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) result = allreduce_fail(ncclSystemError, "out of memory");
   if (h != NULL) {

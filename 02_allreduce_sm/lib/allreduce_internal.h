@@ -90,7 +90,8 @@ struct allreduce_launch {
   size_t slot;         /* of pushes: the most bytes of a chunk */
 };
 
-/* Equal on all ranks, so that all choose the same method. */
+/* Equal on all ranks, so that all choose the same method: of each number the lowest that a rank
+ * has. */
 struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes of a vector that goes as LL lines */
@@ -138,10 +139,11 @@ struct allreduce_call {
 
 enum { ALLREDUCE_TIMEOUT = 30 }; /* seconds, if the configuration says nothing */
 
-/* What the ranks tell each other first. */
-struct allreduce_introduction {
-  char gpu[32];   /* cudaDeviceGetPCIBusId; "" if that failed */
-  uint64_t slots; /* bytes of scratch memory for chunks that this rank wants */
+/* What the ranks tell each other. */
+struct allreduce_offer {
+  char gpu[32];                                                   /* cudaDeviceGetPCIBusId */
+  enum { ALLREDUCE_FAILED, ALLREDUCE_CANNOT, ALLREDUCE_CAN } can; /* FAILED: a call failed */
+  struct allreduce_limits limits;
 };
 
 struct allreduce_handle {
@@ -169,10 +171,9 @@ struct allreduce_handle {
 
 /* ---- functions of the device: they return NCCL's codes and set the message ------------------- */
 
-/* Sets `why` to "", or to the reason why this rank cannot. Loads all kernels, and finds how many
- * blocks of each method this GPU runs at once. Local. */
-ncclResult_t allreduce_device_ask(struct allreduce_handle *h,
-                                  const struct allreduce_introduction *ranks,
+/* Sets `why` to "", or to the reason why this rank cannot. Loads all kernels, and lowers the blocks
+ * of each method to how many this GPU runs at once. Local. */
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const struct allreduce_offer *ranks,
                                   struct allreduce_limits *limits, const char **why);
 
 /* ncclInvalidUsage if the communicator has no symmetric memory. Collective. */

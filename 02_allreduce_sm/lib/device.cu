@@ -154,8 +154,7 @@ static bool has_nvlink(const char *mine, const char *theirs)
          find(theirs, &b) == 0 && p2p(a, b, NVLINK, &status) == 0 && status == OK;
 }
 
-static const char *why_not(const struct allreduce_handle *h,
-                           const struct allreduce_introduction *ranks)
+static const char *why_not(const struct allreduce_handle *h, const struct allreduce_offer *ranks)
 {
   int version = 0, capability = 0;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
@@ -171,23 +170,21 @@ static const char *why_not(const struct allreduce_handle *h,
   return "";
 }
 
-ncclResult_t allreduce_device_ask(struct allreduce_handle *h,
-                                  const struct allreduce_introduction *ranks,
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const struct allreduce_offer *ranks,
                                   struct allreduce_limits *limits, const char **why)
 {
+  size_t fit[ALLREDUCE_METHODS];
   int multiprocessors = 0;
   *why = why_not(h, ranks);
   if (**why != '\0') return ncclSuccess;
   ALLREDUCE_CUDATRY(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));
-  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps, limits->blocks)
-                    : h->n <= 4 ? load<4>(&h->overlaps, limits->blocks)
-                    : h->n <= 8 ? load<8>(&h->overlaps, limits->blocks)
-                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps, limits->blocks));
-  for (size_t &blocks : limits->blocks) {
-    blocks *= multiprocessors;
-    if (blocks > ALLREDUCE_MAX_BLOCKS) blocks = ALLREDUCE_MAX_BLOCKS;
-  }
+  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps, fit)
+                    : h->n <= 4 ? load<4>(&h->overlaps, fit)
+                    : h->n <= 8 ? load<8>(&h->overlaps, fit)
+                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps, fit));
+  for (int m = 0; m < ALLREDUCE_METHODS; m++)
+    limits->blocks[m] = allreduce_least(limits->blocks[m], fit[m] * multiprocessors);
   return ncclSuccess;
 }
 
@@ -226,7 +223,7 @@ ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow
 }
 
 #else /* only the first function is called */
-ncclResult_t allreduce_device_ask(struct allreduce_handle *, const struct allreduce_introduction *,
+ncclResult_t allreduce_device_ask(struct allreduce_handle *, const struct allreduce_offer *,
                                   struct allreduce_limits *, const char **why)
 {
   *why = "built with NCCL older than 2.28 or CUDA older than 12.3";
