@@ -9,6 +9,25 @@
 #include "check.h"
 #include "output_file.h"
 
+/* ---- sizes --------------------------------------------------------------------------------- */
+
+/* Up to here calls get slower by more than a constant: where methods change. Above, every call
+ * takes milliseconds. */
+enum { SMALL_BYTES = 64 << 10, LARGE_BYTES = 64 << 20 };
+
+/* Without -f the sizes are close where methods change. */
+static size_t next_size(const struct options *opt, size_t bytes)
+{
+  if (opt->factor) return bytes * (size_t)opt->factor;
+  return bytes * (bytes >= SMALL_BYTES && bytes < LARGE_BYTES ? 2 : 4);
+}
+
+/* Calls in one repetition. */
+static long calls_of(const struct options *opt, size_t bytes)
+{
+  return bytes > LARGE_BYTES ? (opt->iterations + 3) / 4 : opt->iterations;
+}
+
 /* ---- output: the table on stdout, the file of --output; rank 0 only ----------------------- */
 
 /* Of the times of all repetitions. */
@@ -76,8 +95,9 @@ static int start_output(struct output *out)
 {
   const struct options *opt = out->opt;
   if (bench_shows_times) out->limit = out->bench->limit;
-  printf("# %s: %d rank%s, %s\n# %ld calls ", out->bench->title, out->me->nranks,
-         out->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations);
+  printf("# %s: %d rank%s, %s\n# %ld calls%s ", out->bench->title, out->me->nranks,
+         out->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations,
+         opt->max_bytes > LARGE_BYTES ? ", above 64 MiB a quarter," : "");
   if (opt->graph_launches)
     printf("in a CUDA graph launched %ldx", opt->graph_launches);
   else
@@ -147,7 +167,7 @@ struct timing {
   const struct options *opt;
   cudaStream_t stream;
   cudaEvent_t start, stop;
-  cudaGraphExec_t graph; /* opt->iterations calls, with -G */
+  cudaGraphExec_t graph; /* size.calls calls, with -G */
 };
 
 static void enqueue_calls(const struct timing *t, long calls)
@@ -162,7 +182,7 @@ static void make_graph(struct timing *t)
   cudaGraph_t graph;
   /* thread-local: under the pthread launcher other ranks may allocate meanwhile */
   CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-  enqueue_calls(t, t->opt->iterations);
+  enqueue_calls(t, t->size.calls);
   CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
   CUDACHECK(cudaGraphInstantiate(&t->graph, graph, 0));
   CUDACHECK(cudaGraphDestroy(graph));
@@ -172,7 +192,7 @@ static void make_graph(struct timing *t)
 static double time_repetition(const struct rank *me, const struct timing *t)
 {
   const long launches = t->opt->graph_launches;
-  const long calls = t->opt->iterations * (launches ? launches : 1);
+  const long calls = t->size.calls * (launches ? launches : 1);
   float ms;
   launcher_barrier(me); /* start together: waiting for a late rank is not part of the call */
   CUDACHECK(cudaEventRecord(t->start, t->stream));
@@ -267,14 +287,15 @@ static bool run_series(const struct rank *me, const struct options *opt, const s
   size_t last_bytes = 0;
   bool wrong = false;
   if (bench->series) launcher_print(me, "# %s %s\n", bench->series_name, bench->series[series]);
-  for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes *= (size_t)opt->factor) {
+  for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes = next_size(opt, bytes)) {
     struct row row = {.size = {.series = series, .count = bytes / opt->type->size}};
     if (row.size.count == 0) row.size.count = 1;
     row.size.bytes = row.size.count * opt->type->size;
     if (row.size.bytes == last_bytes) continue; /* several sizes below one element */
     last_bytes = row.size.bytes;
+    row.size.calls = calls_of(opt, row.size.bytes);
     row.size.slots = (long)(opt->max_bytes / row.size.bytes);
-    if (row.size.slots > opt->iterations) row.size.slots = opt->iterations;
+    if (row.size.slots > row.size.calls) row.size.slots = row.size.calls;
     if (row.size.slots == 0) row.size.slots = 1; /* an element is larger than maxbytes */
     run_size(me, opt, bench, stream, &row);
     for (int v = 0; v < bench->nvariants; v++) wrong |= row.cells[v].wrong != 0;

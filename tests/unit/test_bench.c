@@ -17,7 +17,8 @@ static _Thread_local int calls, me_now;
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
 {
   (void)start, (void)stop;
-  const int variant = calls % 2, i = calls / 2 - 1; /* the first launch of the graphs */
+  /* of each size the first launch of the graphs, and then the repetitions */
+  const int variant = calls % 2, i = calls / 2 % (1 + REPETITIONS) - 1;
   const int order = (i * 7 + 3) % REPETITIONS;
   *ms = (float)((order + 1) * (variant + 1)) / (order % 2 == me_now ? 1 : 2);
   calls++;
@@ -63,17 +64,20 @@ static int run(const struct rank *me, const struct options *opt)
 }
 
 /* The sorted times are 1 to 11 ms for 20 calls, 50 to 550 us each; of the other variant they are
- * twice as long. */
+ * twice as long. Above 64 MiB there are 5 calls. The sizes are those of a sweep without -f. */
 static void test_numbers(void **state)
 {
-  static const char *const rows[] = {
+  static const char *const first[] = {
       "2048,512,float,2,5,one,300,50,150,450,550,0.00682667,0.0136533,1,100,0\n",
       "2048,512,float,2,5,two,600,100,300,900,1100,0.00341333,0.00682667,0.5,100,0\n"};
+  static const long sizes[] = {2 << 10,   8 << 10,  32 << 10, 128 << 10, 256 << 10,
+                               512 << 10, 1 << 20,  2 << 20,  4 << 20,   8 << 20,
+                               16 << 20,  32 << 20, 64 << 20, 256 << 20};
   static const struct program program = {
       .name = "test", .summary = "times", .types = "float", .run = run};
-  char *argv[] = {"test", "--bench", "-b2048",         "-e2048", "-n4",
-                  "-G5",  "-J",      "test_bench.csv", NULL};
+  char *argv[] = {"test", "--bench", "-b2K", "-e1023M", "-n4", "-G5", "-J", "test_bench.csv", NULL};
   char folder[] = "/tmp/test_bench.XXXXXX", line[256];
+  size_t rows = 0;
   (void)state;
   assert_true(mkdtemp(folder) && chdir(folder) == 0);
   bench_shows_times = true;
@@ -81,10 +85,16 @@ static void test_numbers(void **state)
   FILE *file = fopen("test_bench.csv", "r");
   assert_non_null(file);
   assert_non_null(fgets(line, sizeof line, file)); /* the names of the columns */
-  for (int i = 0; i < 2; i++) {
-    assert_non_null(fgets(line, sizeof line, file));
-    assert_string_equal(line, rows[i]);
+  for (int i = 0; fgets(line, sizeof line, file); i++) {
+    char start[64];
+    const long size = sizes[i / 2], us = (size > 64 << 20 ? 1200 : 300) * (i % 2 + 1);
+    snprintf(start, sizeof start, "%ld,%ld,float,2,5,%s,%ld,", size, size / 4,
+             i % 2 ? "two" : "one", us);
+    assert_memory_equal(line, start, strlen(start));
+    if (i < 2) assert_string_equal(line, first[i]);
+    rows++;
   }
+  assert_int_equal(rows, 2 * sizeof sizes / sizeof *sizes);
   fclose(file);
   assert_true(unlink("test_bench.csv") == 0 && rmdir(folder) == 0);
 }

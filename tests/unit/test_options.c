@@ -71,7 +71,7 @@ static void test_values(void **state)
   (void)state;
   accept(NULL, "");
   assert_string_equal(opt.type->name, "float");
-  assert_true(opt.factor == 4 && opt.iterations == 20 && opt.warmup == 5 && opt.repetitions >= 11);
+  assert_true(opt.factor == 0 && opt.iterations == 20 && opt.warmup == 5 && opt.repetitions >= 11);
   assert_true(opt.count == 0 && !opt.output && opt.timeout == 120);
   accept(NULL, "--bench|-b|8|-e|2G|-f2|-n|7|-w|0|-d|half|--cudagraph=3|-J|a.b.json|-T|86400");
   assert_true(opt.bench && opt.min_bytes == 8 && opt.max_bytes == 2ULL << 30 && opt.factor == 2);
