@@ -276,7 +276,6 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
 struct file {
   const struct option_spec *row;
   int rank;
-  bool output;
   char *name, *identity; /* see file_identity */
 };
 
@@ -285,70 +284,71 @@ static bool is_per_rank(const struct option_spec *row)
   return row->kind == OPTION_RANK_INPUT || row->kind == OPTION_RANK_OUTPUT;
 }
 
-/* Fills `files` with those of all ranks from `first` to `last`, and returns their number. */
-static int list_files(const struct option_spec *table, int first, int last, struct file *files)
+static bool is_output(const struct option_spec *row)
+{
+  return row->kind == OPTION_OUTPUT || row->kind == OPTION_RANK_OUTPUT;
+}
+
+/* Fills `files` with those of all ranks, and returns their number. */
+static int list_files(const struct option_spec *table, int nranks, struct file *files)
 {
   int n = 0;
   for (const struct option_spec *row = table; row->name; row++) {
-    const bool output = row->kind == OPTION_OUTPUT || row->kind == OPTION_RANK_OUTPUT;
-    if (!output && !is_per_rank(row) && row->kind != OPTION_INPUT) continue;
+    if (!is_output(row) && !is_per_rank(row) && row->kind != OPTION_INPUT) continue;
     const char *pattern = *(char **)row->value;
-    for (int rank = first; pattern && rank <= last; rank++) {
-      if (rank > first && !is_per_rank(row)) break;
+    for (int rank = 0; pattern && rank < (is_per_rank(row) ? nranks : 1); rank++) {
       char *name = file_of_rank(pattern, rank);
-      files[n++] = (struct file){row, rank, output, name, file_identity(name)};
+      files[n++] = (struct file){row, rank, name, file_identity(name)};
     }
   }
   return n;
 }
 
-/* Is an output also another file of these, or the file that standard output goes to? */
-static int check_distinct(const struct file *files, int n, char *error, size_t error_size)
+/* Is this output also another one of `files`? */
+static int check_distinct(const struct file *one, const struct file *files, int n, char *error,
+                          size_t error_size)
 {
-  char typed[SHOWN_TEXT], ranks[48] = "", *standard = file_identity("/proc/self/fd/1");
-  int failed = 0;
-  for (const struct file *one = files; one < files + n && !failed; one++) {
-    if (!one->identity) continue;
-    shown(one->name, typed);
-    if (one->output && standard && strcmp(one->identity, standard) == 0)
-      failed = FAIL("--%s and standard output are the same file: %s", one->row->name, typed);
-    for (const struct file *other = files; other < one && !failed; other++) {
-      if (!other->identity || strcmp(one->identity, other->identity) != 0) continue;
-      if (!one->output && !other->output) continue;
-      if (one->row == other->row)
-        snprintf(ranks, sizeof ranks, " (on ranks %d and %d)", other->rank, one->rank);
-      failed = FAIL("--%s and --%s are the same file: %s%s", one->row->name, other->row->name,
-                    typed, ranks);
-    }
+  char typed[SHOWN_TEXT], ranks[48] = "";
+  for (const struct file *other = files; other < files + n; other++) {
+    if (other == one || !other->identity || strcmp(one->identity, other->identity) != 0) continue;
+    if (one->row == other->row)
+      snprintf(ranks, sizeof ranks, " (on ranks %d and %d)", one->rank, other->rank);
+    return FAIL("--%s and --%s are the same file: %s%s", one->row->name, other->row->name,
+                shown(one->name, typed), ranks);
   }
-  free(standard);
-  return failed;
+  return 0;
+}
+
+/* Can this rank use the file? */
+static int check_file(const struct file *file, int rank, int nranks, char *error, size_t error_size)
+{
+  char typed[SHOWN_TEXT];
+  const char *pattern = *(char **)file->row->value;
+  if (is_per_rank(file->row) && nranks > 1 && !strstr(pattern, "%r"))
+    return FAIL("--%s: '%s' is one file for %d ranks; write %%r, which becomes the rank, "
+                "into the name",
+                file->row->name, shown(pattern, typed), nranks);
+  if (!is_output(file->row) || file->rank != rank) return 0;
+  return output_file_check(file->name, error, error_size);
 }
 
 int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
                         char *error, size_t error_size)
 {
   struct option_spec table[MAX_OPTIONS];
-  char typed[SHOWN_TEXT];
   build_table(table, opt, own);
-  /* rank 0 compares the files of all ranks */
   struct file *files = calloc((size_t)(MAX_OPTIONS * nranks), sizeof *files);
   if (!files) return FAIL("out of memory");
-  const int n = list_files(table, rank == 0 ? 0 : rank, rank == 0 ? nranks - 1 : rank, files);
+  const int n = list_files(table, nranks, files);
   int failed = 0;
   for (const struct file *file = files; file < files + n && !failed; file++) {
-    const char *pattern = *(char **)file->row->value;
-    if (is_per_rank(file->row) && nranks > 1 && !strstr(pattern, "%r"))
-      failed = FAIL("--%s: '%s' is one file for %d ranks; write %%r, which becomes the rank, "
-                    "into the name",
-                    file->row->name, shown(pattern, typed), nranks);
+    failed = check_file(file, rank, nranks, error, error_size);
+    if (!failed && file->identity && is_output(file->row))
+      failed = check_distinct(file, files, n, error, error_size);
   }
-  if (!failed) failed = check_distinct(files, n, error, error_size);
-  for (const struct file *file = files; file < files + n; file++) {
-    const bool mine = file->output && file->rank == rank && (is_per_rank(file->row) || rank == 0);
-    if (mine && !failed) failed = output_file_check(file->name, error, error_size);
-    free(file->name);
-    free(file->identity);
+  for (int i = 0; i < n; i++) {
+    free(files[i].name);
+    free(files[i].identity);
   }
   free(files);
   return failed;

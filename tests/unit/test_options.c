@@ -149,12 +149,9 @@ static void test_files(void **state)
   } cases[] = {{"--in|in|--out|x", "one file for 2 ranks; write %r", 1, 2},
                {"--in|in|--out|in", "--out and --in are the same file: in", 0, 1},
                {"--in|in|--out|./folder/..//in", "--out and --in are the same file: ", 0, 1},
-               {"--in|in|--out|hard", "--out and --in are the same file: ", 0, 1},
-               {"--in|new|--out|link", "--out and --in are the same file: ", 0, 1},
                {"--out|folder/%r.csv|-J|link1/0.csv", "are the same file: ", 0, 1},
-               {"--out|b%r.csv|-J|b1.csv", "--table and --out are the same file: ", 0, 2},
-               {"--out|link%r/x", "the same file: link2/x (on ranks 1 and 2)", 0, 3},
-               {"--out|out", "--out and standard output are the same file: ", 0, 1},
+               {"--out|b%r.csv|-J|b1.csv", "--out and --table are the same file: ", 0, 2},
+               {"--out|link%r/x", "the same file: link1/x (on ranks 1 and 2)", 1, 3},
                {"--out|/dev/null|--in|/dev/null", "", 0, 1},
                {"--out|folder", "cannot write folder: Is a directory", 0, 1},
                {"--out|/nowhere/%r", "cannot write /nowhere/1: No such file", 1, 2},
@@ -162,28 +159,20 @@ static void test_files(void **state)
   char home[] = "/tmp/test_options.XXXXXX";
   (void)state;
   assert_true(mkdtemp(home) && chdir(home) == 0);
-  FILE *in = fopen("in", "w"), *out = fopen("out", "w");
-  const int standard = dup(STDOUT_FILENO);
-  fflush(stdout);
-  assert_true(in && out && fclose(in) == 0 && link("in", "hard") == 0);
-  assert_true(mkdir("folder", 0777) == 0 && symlink("new", "link") == 0 &&
+  FILE *in = fopen("in", "w");
+  assert_true(in && fclose(in) == 0 && mkdir("folder", 0777) == 0 &&
               symlink("folder", "link1") == 0 && symlink("folder", "link2") == 0);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     accept(rows, cases[i].line);
-    dup2(fileno(out), STDOUT_FILENO);
     const int result =
         options_check_files(&opt, rows, cases[i].rank, cases[i].ranks, error, sizeof error);
-    dup2(standard, STDOUT_FILENO);
     if (!strstr(error, cases[i].says)) print_error("'%s', wanted '%s'\n", error, cases[i].says);
     assert_non_null(strstr(error, cases[i].says));
     assert_int_equal(result, *cases[i].says ? -1 : 0);
   }
   assert_true(rmdir("folder") == 0); /* nothing has been left in it */
-  for (const char *const *name =
-           (const char *const[]){"in", "out", "hard", "link", "link1", "link2", NULL};
-       *name; name++)
-    unlink(*name);
-  assert_true(rmdir(home) == 0);
+  assert_true(unlink("in") == 0 && unlink("link1") == 0 && unlink("link2") == 0 &&
+              rmdir(home) == 0);
 }
 
 int main(void)
