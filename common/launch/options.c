@@ -111,19 +111,6 @@ const char *shown(const char *text, char shown[SHOWN_TEXT])
   return shown;
 }
 
-/* 4096 -> "4K", for messages. */
-static const char *short_number(double value, enum number_kind kind, char *text, size_t size)
-{
-  static const char *const units[] = {"", "K", "M", "G"};
-  int unit = 0;
-  while (kind == NUMBER_SIZE && unit < 3 && value >= 1024 && fmod(value, 1024) == 0) {
-    value /= 1024;
-    unit++;
-  }
-  snprintf(text, size, "%.15g%s", value, units[unit]);
-  return text;
-}
-
 /* The number of `name` among the words of `list`, which a blank or | separates; -1: not there. */
 static int find_word(const char *name, const char *list)
 {
@@ -145,15 +132,14 @@ static int store_number(const struct option_spec *row, const char *text, char *e
                                         "a whole number, optionally with K, M or G",
                                         "a number such as 0.01 or 1e-3"};
   const double min = kind == NUMBER_REAL ? LEAST_DOUBLE : (double)row->min;
-  char low[32], high[32], typed[SHOWN_TEXT];
+  char typed[SHOWN_TEXT];
   double number;
   shown(text, typed);
   if (options_number(text, kind, &number) != 0)
     return FAIL("--%s: cannot read '%s'; allowed: %s", row->name, typed, allowed[kind]);
   if (!(number >= min && number <= (double)row->max))
-    return FAIL("--%s: %s is out of range; allowed: %s to %s", row->name, typed,
-                short_number(min, kind, low, sizeof low),
-                short_number((double)row->max, kind, high, sizeof high));
+    return FAIL("--%s: %s is out of range; allowed: %.15g to %.15g", row->name, typed, min,
+                (double)row->max);
   if (kind == NUMBER_REAL)
     *(double *)row->value = number;
   else if (kind == NUMBER_SIZE)

@@ -19,8 +19,8 @@ static uint64_t mask_of(const struct verifier *v)
 static void launch(struct verifier *v, enum verify_operation operation, const void *buffer,
                    size_t count)
 {
-  CUDACHECK(
-      verify_launch(operation, (void *)buffer, count, v->data, v->me->rank, v->device, v->stream));
+  const struct verify_job job = {(void *)buffer, count, v->data, v->me->rank, v->device};
+  CUDACHECK(verify_launch(operation, job, v->stream));
 }
 
 static void reset_counts(struct verifier *v)

@@ -7,11 +7,7 @@
 
 struct arguments {
   enum verify_operation operation;
-  char *buffer;
-  size_t count;
-  struct verify_data data;
-  int rank;
-  struct verify_state *state;
+  struct verify_job job;
 };
 
 static void compare(struct verify_state *state, size_t i, uint64_t bits, uint64_t expected)
@@ -25,28 +21,27 @@ static void compare(struct verify_state *state, size_t i, uint64_t bits, uint64_
 
 static void run(const void *arguments)
 {
-  const struct arguments *a = arguments;
-  const struct verify_data *data = &a->data;
-  struct verify_state *state = a->state;
-  const uint64_t round = state->round;
-  if (a->operation == VERIFY_NEXT_ROUND) state->round++;
-  for (size_t i = 0; i < a->count; i++) {
-    char *element = a->buffer + i * data->size;
+  const enum verify_operation operation = ((const struct arguments *)arguments)->operation;
+  const struct verify_job *job = &((const struct arguments *)arguments)->job;
+  const struct verify_data *data = &job->data;
+  const uint64_t round = job->state->round;
+  if (operation == VERIFY_NEXT_ROUND) job->state->round++;
+  for (size_t i = 0; i < job->count; i++) {
+    char *element = (char *)job->buffer + i * data->size;
     uint64_t bits = 0; /* little-endian: the element is the low bytes */
     memcpy(&bits, element, data->size);
-    if (a->operation == VERIFY_COMPARE)
-      compare(state, i, bits, verify_bits(data->type, verify_expected(data, round, i)));
-    if (a->operation == VERIFY_DIGEST) state->digest += verify_element_hash(bits, i);
-    if (a->operation != VERIFY_FILL) continue;
-    bits = verify_bits(data->type, verify_input(data, round, a->rank, i));
+    if (operation == VERIFY_COMPARE)
+      compare(job->state, i, bits, verify_bits(data->type, verify_expected(data, round, i)));
+    if (operation == VERIFY_DIGEST) job->state->digest += verify_element_hash(bits, i);
+    if (operation != VERIFY_FILL) continue;
+    bits = verify_bits(data->type, verify_input(data, round, job->rank, i));
     memcpy(element, &bits, data->size);
   }
 }
 
-cudaError_t verify_launch(enum verify_operation operation, void *buffer, size_t count,
-                          struct verify_data data, int rank, struct verify_state *state,
+cudaError_t verify_launch(enum verify_operation operation, struct verify_job job,
                           cudaStream_t stream)
 {
-  const struct arguments arguments = {operation, buffer, count, data, rank, state};
+  const struct arguments arguments = {operation, job};
   return cpu_launch(stream, run, &arguments, sizeof arguments);
 }

@@ -109,9 +109,9 @@ static void test_numbers(void **state)
                {"-r", "1K", "; allowed: a number such as 0.01 or 1e-3"},
                {"-r", "0", "is out of range; allowed: 1e-300 to 1"},
                {"-r", "1e999", "is out of range; allowed: 1e-300 to 1"},
-               {"--count", "0", "is out of range; allowed: 1 to 1024G"},
-               {"--count", "17179869185G", "is out of range; allowed: 1 to 1024G"},
-               {"--count", "-99999999999999999999", "is out of range; allowed: 1 to 1024G"},
+               {"--count", "0", "is out of range; allowed: 1 to 1099511627776"},
+               {"--count", "17179869185G", "is out of range; allowed: 1 to 1099511627776"},
+               {"--count", "-99999999999999999999", "is out of range; allowed: 1 to 1099511627776"},
                {"-z", "6", "--number: 6 is out of range; allowed: -5 to 5"}};
   (void)state;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
