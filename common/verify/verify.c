@@ -84,6 +84,7 @@ unsigned long long verifier_report(struct verifier *v, const char *what)
                  is == is ? is : (long double)NAN /* without a sign */,
                  (unsigned long long)verify_expected(&v->data, state.round, i), state.wrong);
   reset_counts(v);
+  v->code = EXIT_WRONG_DATA;
   return state.wrong;
 }
 

@@ -43,6 +43,7 @@ struct verifier {
   cudaStream_t stream; /* the caller's, in which the collective is called */
   struct verify_data data;
   struct verify_state *device; /* device memory */
+  int code;                    /* EXIT_VERIFIED until a report found wrong elements */
 };
 
 void verifier_init(struct verifier *v, const struct rank *me, const struct datatype *type,
@@ -66,8 +67,8 @@ void verifier_next_round(struct verifier *v);
 
 /* ---- wait for `stream` ---------------------------------------------------------------------- */
 
-/* Prints this rank's first wrong element and the expected one to stderr. Returns the number of
- * wrong elements since the last report. */
+/* Prints this rank's first wrong element and the expected one to stderr, sets v->code. Returns the
+ * number of wrong elements since the last report. */
 unsigned long long verifier_report(struct verifier *v, const char *what);
 
 /* Rank 0 prints the line of --digest: a hash over all ranks' results, the same for every launcher
