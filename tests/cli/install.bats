@@ -15,7 +15,7 @@ setup() {
 compile_usage() { # compile_usage PACKAGE: usage.c of each library, with what pkg-config says of PACKAGE; needs MPI
   local example
   for example in 0[2-4]_*; do
-    "$(mpicc_command)" -std=c11 -Wall -Wextra -Werror -o "$WORK/$example" $example/lib/usage.c $(pkg-config --cflags --libs "$1")
+    "$(mpicc_command)" -std=c11 -Wall -Wextra -Werror -o "$WORK/$example" "$example/lib/usage.c" $(pkg-config --cflags --libs "$1")
   done
 }
 
