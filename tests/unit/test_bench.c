@@ -70,14 +70,10 @@ static void test_numbers(void **state)
   static const char *const first[] = {
       "2048,512,float,2,5,one,300,50,150,450,550,0.00682667,0.0136533,1,100,0\n",
       "2048,512,float,2,5,two,600,100,300,900,1100,0.00341333,0.00682667,0.5,100,0\n"};
-  static const long sizes[] = {2 << 10,   8 << 10,  32 << 10, 128 << 10, 256 << 10,
-                               512 << 10, 1 << 20,  2 << 20,  4 << 20,   8 << 20,
-                               16 << 20,  32 << 20, 64 << 20, 256 << 20};
   static const struct program program = {
       .name = "test", .summary = "times", .types = "float", .run = run};
   char *argv[] = {"test", "--bench", "-b2K", "-e1023M", "-n4", "-G5", "-J", "test_bench.csv", NULL};
-  char folder[] = "/tmp/test_bench.XXXXXX", line[256];
-  size_t rows = 0;
+  char folder[] = "/tmp/test_bench.XXXXXX", line[256], sizes[256] = "";
   (void)state;
   assert_true(mkdtemp(folder) && chdir(folder) == 0);
   bench_shows_times = true;
@@ -86,15 +82,12 @@ static void test_numbers(void **state)
   assert_non_null(file);
   assert_non_null(fgets(line, sizeof line, file)); /* the names of the columns */
   for (int i = 0; fgets(line, sizeof line, file); i++) {
-    char start[64];
-    const long size = sizes[i / 2], us = (size > 64 << 20 ? 1200 : 300) * (i % 2 + 1);
-    snprintf(start, sizeof start, "%ld,%ld,float,2,5,%s,%ld,", size, size / 4,
-             i % 2 ? "two" : "one", us);
-    assert_memory_equal(line, start, strlen(start));
     if (i < 2) assert_string_equal(line, first[i]);
-    rows++;
+    if (i % 2) snprintf(sizes + strlen(sizes), 16, " %ld", atol(line));
   }
-  assert_int_equal(rows, 2 * sizeof sizes / sizeof *sizes);
+  assert_string_equal(sizes, " 2048 8192 32768 131072 262144 524288 1048576 2097152 4194304 8388608"
+                             " 16777216 33554432 67108864 268435456");
+  assert_non_null(strstr(line, ",two,2400,"));
   fclose(file);
   assert_true(unlink("test_bench.csv") == 0 && rmdir(folder) == 0);
 }
