@@ -31,8 +31,8 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
   local launcher density eager="--bench -b 1K -e 256M" graph="--bench -b 1K -e 1G -G 1"
   case $1.$kind in
   04*.gpu) eager="--bench --count 14728266" graph="--bench -G 1" ;;
-  04*.cpu) eager="--bench --count 1K" graph="$eager -G 1" ;;
-  *.cpu) eager="--bench -b 1K -e 16K -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
+  04*.cpu) eager="--bench --count 1K --steps 2" graph="$eager -G 1" ;;
+  *.cpu) eager="--bench -b 1K -e 4K -n 1 -w 0 --repetitions 1" graph="$eager -G 1" ;;
   esac
   for launcher in $launchers; do
     echo "$launcher eager $eager"
