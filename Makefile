@@ -21,9 +21,6 @@ EXAMPLES := $(or $(EXAMPLE),$(ALL_EXAMPLES))# EXAMPLE=01_allreduce_ub: that one 
 # other examples whose libraries an example uses
 USES_04_sparse_allreduce := 03_alltoallv_sm 02_allreduce_sm
 # more programs of an example, and the folders of their main.c
-MORE_01_allreduce_ub := allreduce_timeout allreduce_halves
-MAIN_allreduce_timeout := 01_allreduce_ub/timeout
-MAIN_allreduce_halves := 01_allreduce_ub/halves
 MORE_04_sparse_allreduce := sparse_training
 MAIN_sparse_training := 04_sparse_allreduce/training
 # a shared library for programs that load it, as pytorch/ does

@@ -198,18 +198,18 @@ def html_table(head, rows):
 
 
 def html_page(folder, check):
-    """What was found and the pictures first; tables are open where they are of graphs under MPI."""
-    drawn = pictures(folder).values()
+    """What was measured on what, what was found, the pictures; then, to be opened, tables and provenance."""
+    drawn, files = pictures(folder).values(), found(folder, "*.csv")
     text = "".join(f"<p><b>{html.escape(title)}</b></p>\n" for title, _ in drawn)
     text += "".join(picture for _, picture in drawn)
-    for path in found(folder, "*.csv"):
-        details = "<details open>" if path.endswith(".mpi.graph.csv") else "<details>"
-        text += f"{details}<summary>{os.path.basename(path)}</summary>\n{html_table(*table(path))}</details>\n"
+    parts = [(os.path.basename(path), html_table(*table(path))) for path in files]
     with open(f"{folder}/provenance.txt") as file:
-        text += f"<pre>{html.escape(file.read())}</pre>"
+        parts.append(("provenance.txt", f"<pre>{html.escape(file.read())}</pre>"))
+    text += "".join(f"<details><summary>{name}</summary>\n{part}</details>\n" for name, part in parts)
     title = "NCCL examples: results"
     head = f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>{title}</title>\n<style>{STYLE}</style>\n'
-    head += f"<h1>{title}</h1>\n<p>{html.escape(machine(folder))}</p>\n"
+    what = ", ".join(name[:-4] for name, _ in parts[:-1])
+    head += f"<h1>{title}</h1>\n<p>Measured on {html.escape(machine(folder))}:</p>\n<p>{what}</p>\n"
     put(f"{folder}/report.html", head + text + "</html>\n", check)
 
 

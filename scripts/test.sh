@@ -15,7 +15,7 @@ set -uo pipefail
 arguments "--no-install NAME..." "$@"
 names=("${words[@]}")
 cd "$TOP" || exit
-tools="bats clang-format cppcheck pkg-config python3 shellcheck"
+tools="bats clang-format cppcheck patch pkg-config python3 shellcheck"
 prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
 read -ra programs <<<"$(make -s print-PROGRAMS)"
 begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example

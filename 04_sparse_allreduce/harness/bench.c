@@ -353,17 +353,17 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   rows_text(rows, "type", s->job->opt->type->name);
   rows_number(rows, "density", density);
   rows_integer(rows, "steps", s->steps);
-  report_number(s->job, NULL, time->median, SHOWN(" %10.1f"));
-  report_number(s->job, "us", us, SHOWN(" %10.1f"));
+  report_number(s->job, NULL, time->median, SHOWN(" %8.1f"));
+  report_number(s->job, "us", us, SHOWN(" %8.1f"));
   rows_number(rows, "us_min", time->mean_min);
   rows_number(rows, "us_max", time->mean_max);
   rows_number(rows, "us_median_step", time->median);
   rows_number(rows, "dense_us", s->job->dense_us);
-  report_number(s->job, "ratio", s->job->dense_us / us, SHOWN(" %7.2f"));
+  report_number(s->job, "ratio", s->job->dense_us / us, SHOWN(" %6.2f"));
   for (int p = 0; p < PHASES; p++)
     report_number(s->job, phase_names[p], time->phases[p], SHOWN(" %8.1f"));
-  report_number(s->job, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %8.1f"));
-  report_number(s->job, "select_percent", pass, SHOWN(" %8.1f"));
+  report_number(s->job, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %7.1f"));
+  report_number(s->job, "select_percent", pass, SHOWN(" %6.1f"));
   rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
   rows_integer(rows, "wrong", time->code != EXIT_VERIFIED);
   rows_end(rows);
@@ -389,22 +389,19 @@ static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_
   static const char *const words[VERSIONS] = {"", "", " entries", " entries added"};
   const struct rank *me = s->job->me;
   struct runner runner;
-  char row[48]; /* its name in files; in the table the words are at its end */
+  char row[48];
   config.algorithm = (sparse_allreduce_algorithm_t)path;
   config.result = version >= ENTRIES ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
-  const int length = snprintf(row, sizeof row, "%s%s%s", version == BY_SIMPLE ? "simple " : "",
-                              simple_paths[path].name, words[version]);
+  snprintf(row, sizeof row, "%s%s%s", version == BY_SIMPLE ? "simple " : "",
+           simple_paths[path].name, words[version]);
   runner_create(&runner, s->job, s->count, &config, version == BY_SIMPLE, version == ENTRIES_ADDED);
   const char *reason, *mode = runner_mode(&runner, &reason);
   launcher_barrier(me); /* with several GPUs in one process, allocating may wait for all of them */
   const struct timing time = time_path(s, &runner);
   const bool right = time.code == EXIT_VERIFIED;
-  launcher_print(me, "%-15.*s", length - (int)strlen(words[version]), row);
+  launcher_print(me, "%-20s", row);
   write_row(s, row, mode, config.density, &time, right);
-  if (right)
-    launcher_print(me, "  %s%s%s\n", mode, *words[version] ? "," : "", words[version]);
-  else
-    launcher_print(me, " WRONG, no times: see standard error\n");
+  launcher_print(me, right ? "  %s\n" : " WRONG, no times: see standard error\n", mode);
   runner_destroy(&runner);
 }
 
@@ -483,10 +480,10 @@ static void sweep_sizes(struct sweep *s)
   launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
                      "%%copy: of the copy rate, by select\n# copy rate:");
   report_number(s->job, NULL, s->copy_rate / 1e3, " %.1f");
-  launcher_print(me, " GB/s read and written\n%-15s %10s %10s %7s", "path", "median", "mean",
+  launcher_print(me, " GB/s read and written\n%-20s %8s %8s %6s", "path", "median", "mean",
                  "ratio");
   for (int p = 0; p < PHASES; p++) launcher_print(me, " %8s", phase_names[p]);
-  launcher_print(me, " %8s %8s  %s\n", "B/elem", "%copy", "mode");
+  launcher_print(me, " %7s %6s  %s\n", "B/elem", "%copy", "mode");
   for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
     /* main.c has checked the first one; larger ones that do not fit are left out, after a line */
     if (i > 0 && !launcher_has_memory(me, bench_bytes(s->job, i))) break;

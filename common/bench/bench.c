@@ -57,34 +57,23 @@ struct sweep {
   double limit;     /* of the bench; 0: unknown */
 };
 
-/* The columns of a variant. */
 enum { US, ALGBW, RATE, PERCENT, RATIO, COLUMNS };
 static const struct {
   int width, digits;
   const char *unit;
-} columns[COLUMNS] = {{13, 2, ""}, {8, 2, ""}, {8, 2, ""}, {8, 1, ""}, {8, 3, "x"}};
+} columns[COLUMNS] = {{12, 2, ""}, {9, 2, ""}, {9, 2, ""}, {8, 1, ""}, {9, 3, "x"}};
 
-static bool has_column(const struct sweep *s, int variant, int column)
+static bool has_column(const struct sweep *s, int column)
 {
-  if (column == PERCENT) return s->limit > 0;
-  return column != RATIO || variant > 0;
+  return column != PERCENT || s->limit > 0;
 }
 
 static void print_headings(const struct sweep *s)
 {
   const char *const names[COLUMNS] = {"us", "algbw", s->bench->rate, "%", "ratio"};
-  const int nvariants = s->bench->nvariants;
-  printf("#%12s", "");
-  for (int v = 0; v < nvariants; v++) {
-    int width = 0;
-    for (int c = 0; c < COLUMNS; c++)
-      if (has_column(s, v, c)) width += columns[c].width;
-    printf("%*s", width, s->bench->variants[v].name);
-  }
-  printf("\n#%12s", "bytes");
-  for (int v = 0; v < nvariants; v++)
-    for (int c = 0; c < COLUMNS; c++)
-      if (has_column(s, v, c)) printf("%*s", columns[c].width, names[c]);
+  printf("#%12s  %-22s", "bytes", "variant");
+  for (int c = 0; c < COLUMNS; c++)
+    if (has_column(s, c)) printf("%*s", columns[c].width, names[c]);
   launcher_print(s->me, "   wrong\n");
 }
 
@@ -105,7 +94,8 @@ static int start_output(struct sweep *s)
   return rows_open(&s->rows, opt->output);
 }
 
-static void output_cell(struct sweep *s, struct bench_size size, const struct cell *cells, int v)
+/* A line of the table, and a row of the file. */
+static void output_variant(struct sweep *s, struct bench_size size, const struct cell *cells, int v)
 {
   const struct bench *bench = s->bench;
   const double us = cells[v].us[MEDIAN], rate = bench->moved(bench, s->me, size) / us / 1e3;
@@ -113,15 +103,17 @@ static void output_cell(struct sweep *s, struct bench_size size, const struct ce
       [US] = us,     [ALGBW] = (double)size.bytes / us / 1e3, /* as nccl-tests defines it */
       [RATE] = rate, [PERCENT] = 100 * rate / s->limit,       [RATIO] = cells[0].us[MEDIAN] / us,
   };
+  printf(" %12zu  %-22s", size.bytes, bench->variants[v].name);
   for (int c = 0; c < COLUMNS; c++) {
     const int width = columns[c].width;
-    if (!has_column(s, v, c)) continue;
+    if (!has_column(s, c)) continue;
     if (isfinite(values[c]))
       printf("%*.*f%s", width - (int)strlen(columns[c].unit), columns[c].digits, values[c],
              columns[c].unit);
     else
       printf("%*s", width, "-");
   }
+  launcher_print(s->me, "%8llu\n", cells[v].wrong);
 
   struct rows *rows = &s->rows;
   if (bench->series) rows_text(rows, bench->series_name, bench->series[size.series]);
@@ -138,17 +130,6 @@ static void output_cell(struct sweep *s, struct bench_size size, const struct ce
   rows_number(rows, "limit", s->limit > 0 ? s->limit : (double)NAN);
   rows_integer(rows, "wrong", cells[v].wrong);
   rows_end(rows);
-}
-
-static void output_row(struct sweep *s, struct bench_size size, const struct cell *cells)
-{
-  unsigned long long wrong = 0;
-  printf(" %12zu", size.bytes);
-  for (int v = 0; v < s->bench->nvariants; v++) {
-    output_cell(s, size, cells, v);
-    wrong += cells[v].wrong;
-  }
-  launcher_print(s->me, "%8llu\n", wrong);
 }
 
 /* ---- what is measured --------------------------------------------------------------------- */
@@ -259,9 +240,9 @@ static bool run_size(struct sweep *s, struct bench_size size)
     summarise(&cells[v], us + v * n, n);
     wrong |= cells[v].wrong != 0;
     if (graphs[v]) CUDACHECK(cudaGraphExecDestroy(graphs[v]));
+    if (s->me->rank == 0) output_variant(s, size, cells, v);
   }
   free(us);
-  if (s->me->rank == 0) output_row(s, size, cells);
   return wrong;
 }
 

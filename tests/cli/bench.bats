@@ -16,7 +16,7 @@ table() { python3 -c 'import csv, sys; [print(sys.argv[2].format(**row)) for row
     # shellcheck disable=SC2086
     start "$launcher" 2 01_allreduce_ub $QUICK -d half -G 2 -J "$WORK/out.csv"
     exits_with 0
-    [ "$(grep -cE '^ +(1024|4096|16384) .* 0$' "$WORK/out")" = 3 ] || show
+    [ "$(grep -cE '^ +(1024|4096|16384)  registered .* 0$' "$WORK/out")" = 3 ] || show
     [ "$(table '{bytes} {count} {variant} {ranks} {wrong} {us}')" = "\
 1024 512 plain 2 0 
 1024 512 registered 2 0 

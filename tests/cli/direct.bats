@@ -46,19 +46,19 @@ setup_file() {
   done
 }
 
-@test "--bench has columns for simple/ and for lib/, every size verified" {
+@test "--bench has rows for simple/ and for lib/, every size verified" {
   for launcher in $LAUNCHERS; do
     for mode in "" "-G 1"; do
       # shellcheck disable=SC2086 # words
       start "$launcher" 3 02_allreduce_sm --bench -b 1K -e 4M -f 16 -n 2 -w 1 --repetitions 1 $mode -J "$WORK/out.csv"
       exits_with 0
-      prints ' plain +symmetric +barrier +lines +direct$'
+      [ "$(awk '$1 == 1024 { printf "%s ", $2 }' "$WORK/out")" = "plain symmetric barrier lines direct " ] || show
       [ "$(grep -c ',direct,' "$WORK/out.csv")" = 4 ]
     done
   done
   start pthread 2 02_allreduce_sm --bench -b 1K -e 1K -n 2 -w 1 --repetitions 1 -d half
   exits_with 0
-  prints ' plain +symmetric +direct$'
+  [ "$(awk '$1 == 1024 { printf "%s ", $2 }' "$WORK/out")" = "plain symmetric direct " ] || show
 }
 
 @test "usage.c, made of a copy of lib/ alone: the sum, by the library or else by NCCL; a rank that fails says why" {

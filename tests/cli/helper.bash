@@ -61,11 +61,12 @@ mpi_job() {
   timeout -k 5 600 bash -c 'trap : TERM && . "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
 }
 
-# build_changed LAUNCHER EXAMPLE SED-SCRIPT: $WORK/program is the example with a main.c, $WORK/main.c, that
-# sed -E has changed.
+# build_changed LAUNCHER EXAMPLE SED-SCRIPT [PATCH]: $WORK/program is the example with a main.c, $WORK/main.c, that
+# a patch of the example and then sed -E have changed.
 build_changed() {
-  local build=$TOP/build/cpu-$1 compiler=gcc
-  sed -E "$3" "$TOP/$2/main.c" >"$WORK/main.c"
+  local build=$TOP/build/cpu-$1 compiler=gcc from=$TOP/$2/main.c
+  [ -z "${4:-}" ] || { patch -s -o "$WORK/patched.c" "$from" "$TOP/$2/$4" && from=$WORK/patched.c; }
+  sed -E "$3" "$from" >"$WORK/main.c"
   if cmp -s "$TOP/$2/main.c" "$WORK/main.c"; then echo "sed has changed nothing" && return 1; fi
   [ "$1" = pthread ] || compiler=$(mpicc_command)
   # shellcheck disable=SC2046 # words

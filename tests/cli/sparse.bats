@@ -95,7 +95,7 @@ PYTHON
     --result entries -J "$WORK/bench.json"
   exits_with 0
   prints ', in CUDA graphs$'
-  prints '^oktopk .*, entries added$'
+  prints '^oktopk entries added .* (one-sided|device counts)$'
   python3 -c "import json
 rows = json.load(open('$WORK/bench.json'))
 paths = [r['path'] for r in rows]
