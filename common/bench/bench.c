@@ -99,10 +99,12 @@ static void output_variant(struct sweep *s, struct bench_size size, const struct
 {
   const struct bench *bench = s->bench;
   const double us = cells[v].us[MEDIAN], rate = bench->moved(bench, s->me, size) / us / 1e3;
-  const double values[COLUMNS] = {
-      [US] = us,     [ALGBW] = (double)size.bytes / us / 1e3, /* as nccl-tests defines it */
-      [RATE] = rate, [PERCENT] = 100 * rate / s->limit,       [RATIO] = cells[0].us[MEDIAN] / us,
-  };
+  double values[COLUMNS];
+  values[US] = us;
+  values[ALGBW] = (double)size.bytes / us / 1e3; /* as nccl-tests defines it */
+  values[RATE] = rate;
+  values[PERCENT] = 100 * rate / s->limit;
+  values[RATIO] = cells[0].us[MEDIAN] / us;
   printf(" %12zu  %-22s", size.bytes, bench->variants[v].name);
   for (int c = 0; c < COLUMNS; c++) {
     const int width = columns[c].width;
