@@ -18,7 +18,8 @@ cd "$TOP" || exit
 tools="bats clang-format cppcheck patch pkg-config python3 shellcheck"
 prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
 read -ra programs <<<"$(make -s print-PROGRAMS)"
-begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
+# many checks wait, for timeouts for example
+begin_checks $(($(nproc) + 1))
 
 tests=(all tests) sanitized=(pthread)
 if have_mpi; then tests=(both-tests) sanitized=(pthread mpi); fi
@@ -80,9 +81,11 @@ check build-gpu build_gpu
 check races "${LIMIT[@]}" tests/races.sh
 check sparse-kernels sparse_kernels
 check readme-commands built cpu "${LIMIT[@]}" tests/readme_commands.sh
-for file in $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 { print $2 }'); do # the longest first
+# the longest first
+for file in tests/cli/cases.bats $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 && !/cases/ { print $2 }'); do
   kind=cpu
-  [[ ! $file =~ gpu|install ]] || kind=gpu # install.bats: both
+  # install.bats: both
+  [[ ! $file =~ gpu|install ]] || kind=gpu
   check "cli-$(basename "$file" .bats)" need bats built cpu built $kind "${LIMIT[@]}" bats --tap "$file"
 done
 check build-clang need clang build_clang
