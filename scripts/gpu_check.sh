@@ -22,9 +22,11 @@ cd "$TOP" || exit
 prepare "" ""
 have_mpi && have g++ || exit 1
 
-export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}" # NCCL logs to stdout otherwise
+# NCCL logs to stdout otherwise
+export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}"
 gpus=$(gpu_count) launchers="pthread mpi"
-most=$gpus # ranks
+# ranks
+most=$gpus
 if [ "${NCCL_MULTI_RANK_GPU_ENABLE:-}" = 1 ]; then
   launchers=mpi most=${NP:-$gpus}
   [[ $most =~ ^[1-9][0-9]?$ && $most -le 64 ]] || die "NP='$most' is not a number of ranks; allowed: 1 to 64"

@@ -22,7 +22,8 @@ import os
 import re
 import sys
 
-sys.dont_write_bytecode = True  # no folder __pycache__ in the suite
+# no folder __pycache__ in the suite
+sys.dont_write_bytecode = True
 from pictures import PICTURES, distinct, size, svg, value
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -39,7 +40,8 @@ def read(path):
         die(f"{path} is no file; allowed: a CSV file of --bench")
     with open(path, newline="") as file:
         names, *lines = [*csv.reader(file)] or [[]]
-    names = ["variant" if name == "path" else name for name in names]  # the variants of 04
+    # the variants of 04
+    names = ["variant" if name == "path" else name for name in names]
     for number, fields in enumerate(lines, 2):
         if len(fields) != len(names):
             die(f"{path}:{number}: {len(fields)} fields, the header has {len(names)}; allowed: a CSV file of --bench")
@@ -279,7 +281,8 @@ if __name__ == "__main__":
         code = main()
         print(end="", flush=True)
     except OSError as problem:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what cannot be written, Python would try to write again
+        # what cannot be written, Python would try to write again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         die(f"a file cannot be read or written: {problem}")
     except Exception as problem:  # whatever the files are: exit code 1 would mean SLOWER
         die(f"not understood: {problem!r}; allowed: CSV files of --bench, provenance.txt of bench.sh")

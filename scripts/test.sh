@@ -40,7 +40,8 @@ build_gpu() {
 # Not `all`: it sets the links in the folders of the examples.
 variant() { make -s -j "$lanes" CPU=1 STRICT=1 VARIANT="$1" "${@:2}" "${programs[@]/#/build/cpu-pthread-$1/}"; }
 build_clang() { variant clang CC=clang CFLAGS=-O0 tests; }
-aarch64() { # as on Grace; qemu runs the programs
+# as on Grace; qemu runs the programs
+aarch64() {
   local run
   variant aarch64 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++ CFLAGS=-O1 || return
   for run in allreduce_ub allreduce_sm alltoallv_sm "sparse_allreduce --count 3000 --steps 5"; do
@@ -60,7 +61,8 @@ built() {
 # For tests that hang and do not end themselves. Machines differ in speed by a factor of three.
 LIMIT=(timeout -k 5 3600)
 unit() { CPU_STANDIN_QUIET=1 CMOCKA_MESSAGE_OUTPUT=TAP "${LIMIT[@]}" "build/cpu-pthread/tests/$1"; }
-sanitize() { # for all launchers, which share objects
+# for all launchers, which share objects
+sanitize() {
   local launcher
   for launcher in "${sanitized[@]}"; do "${LIMIT[@]}" tests/sanitize.sh "$1" "$launcher" || return; done
 }
