@@ -36,14 +36,14 @@ compared() {
   results compare "$WORK/old" "$WORK/new" --percent 5.5
   exits_with 1
   prints '^\| 16384 \| plain .* \* SLOWER \|$'
-  prints '^3 rows compared, 0 of OLD not in NEW, 0 of NEW not in OLD; 2 outside the noise, 1 slower by more than 5.5 %, 0 lost$'
+  prints '^3 rows in both: 2 outside the noise, 1 slower by more than 5.5 %, 0 lost$'
 }
 
 @test "compare: a time that is lost, what only one side has, nothing in common, a broken file" {
   compared '1024,plain,,,,,,3\n4096,fast,1,1,1,1,1,0\n'
   exits_with 1
   prints '^\| 1024 \| plain \| 10.00 \| - \| - \| LOST \|$'
-  prints '^1 rows compared, 2 of OLD not in NEW, 1 of NEW not in OLD; 0 outside the noise, .* 1 lost$'
+  prints '^1 rows in both: 0 outside the noise, .* 1 lost$'
   compared '2048,plain,10,1,9,11,99,0\n'
   exits_with 2
   one_line '^results.py: no row with a time is in both folders; allowed: results of '
@@ -142,7 +142,7 @@ compared() {
 @test "wrong arguments, a folder without times: one line, exit code 2; --help" {
   mkdir "$WORK/trial"
   echo "stand-in: no times" >"$WORK/trial/provenance.txt"
-  for arguments in "" "plot" "nonsense $WORK" "html --check results/pytorch" "compare results/pytorch" "plot $WORK" "html $WORK/trial" \
+  for arguments in "" "plot" "nonsense $WORK" "plot --all results/pytorch" "compare results/pytorch" "plot $WORK" "html $WORK/trial" \
     "compare results/pytorch results/pytorch --percent x" "compare results/pytorch results/pytorch --percent nan"; do
     # shellcheck disable=SC2086 # words
     results $arguments
