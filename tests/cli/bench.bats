@@ -24,7 +24,8 @@ table() { python3 -c 'import csv, sys; [print(sys.argv[2].format(**row)) for row
 4096 2048 registered 2 0 
 16384 8192 plain 2 0 
 16384 8192 registered 2 0 " ]
-    [ "$(ls "$WORK")" = $'err\nold.csv\nout\nout.csv\nout.csv.tmp\ntmp' ] # no temporary file left
+    # no temporary file left
+    [ "$(ls "$WORK")" = $'err\nold.csv\nout\nout.csv\nout.csv.tmp\ntmp' ]
     [ "$(stat -c %a "$WORK/old.csv")" = 600 ]
     rm "$WORK/out.csv"
   done
@@ -64,7 +65,8 @@ assert [(r["bytes"], r["count"], r["us"]) for r in json.load(open(sys.argv[1]))[
 }
 
 @test "wrong data in the sweep: exit code 1, counted, and no time is shown" {
-  for call in 3 23; do # the last one of the check before the timing, and of the last timed repetition
+  # the last one of the check before the timing, and of the last timed repetition
+  for call in 3 23; do
     # shellcheck disable=SC2086
     FAULT=corrupt:ncclAllReduce:$call:1 start pthread 2 01_allreduce_ub $QUICK -J "$WORK/out.csv"
     exits_with 1

@@ -7,7 +7,8 @@ load helper
 @test "stdout that nobody reads: exit code 4; a reader that has gone: 3" {
   mkfifo "$WORK/pipe"
   exec 7<>"$WORK/pipe"
-  head -c 65536 /dev/zero >&7 # full
+  # full
+  head -c 65536 /dev/zero >&7
   code=0
   NTHREADS=2 timeout -k 5 600 "$(program_path 01_allreduce_ub pthread)" -T 2 >"$WORK/pipe" 2>"$WORK/err" || code=$?
   : >"$WORK/out"
@@ -33,7 +34,8 @@ load helper
 }
 
 @test "a killed rank: a failing exit, nobody and nothing left behind" {
-  local mark=$((10000 + RANDOM)) # a harmless value by which the processes are known
+  # a harmless value by which the processes are known
+  local mark=$((10000 + RANDOM))
   for launcher in $LAUNCHERS; do
     for call in ncclCommInitRank ncclMemFree; do
       find /dev/shm /tmp -maxdepth 1 | sort >"$WORK/before"

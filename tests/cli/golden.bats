@@ -10,7 +10,8 @@ load helper
         start "$launcher" $ranks "$example"
         exits_with 0
         diff <("$TOP/tests/golden.sh" "$example" $ranks) "$WORK/out" || show
-        says_not '^[^n]|^n[^o]' # notes only
+        # notes only
+        says_not '^[^n]|^n[^o]'
       done
     done
   done

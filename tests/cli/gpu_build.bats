@@ -30,7 +30,8 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   [[ $LAUNCHERS != *mpi* ]] || both=both
   make -j2 -C "$copy/01_allreduce_ub" $both CFLAGS=-O0 NCCL_HOME="$home" \
     NVCC_GENCODE="-gencode arch=compute_90,code=sm_90" >"$WORK/make"
-  [ "$(grep -c NVCC "$WORK/make")" = 1 ] # for both launchers
+  # for both launchers
+  [ "$(grep -c NVCC "$WORK/make")" = 1 ]
   for launcher in $LAUNCHERS; do
     "$copy/build/gpu-$launcher/allreduce_ub" --version >"$WORK/out"
     grep -q '^NCCL header [0-9]*\.[0-9]*\.99, runtime ' "$WORK/out"

@@ -12,7 +12,8 @@ setup() {
   export PKG_CONFIG_PATH=$WORK/prefix/lib/pkgconfig
 }
 
-compile_usage() { # compile_usage PACKAGE: usage.c of each library, with what pkg-config says of PACKAGE; needs MPI
+# compile_usage PACKAGE: usage.c of each library, with what pkg-config says of PACKAGE; needs MPI
+compile_usage() {
   local example
   for example in 0[2-4]_*; do
     "$(mpicc_command)" -std=c11 -Wall -Wextra -Werror -o "$WORK/$example" "$example/lib/usage.c" $(pkg-config --cflags --libs "$1")
@@ -55,7 +56,8 @@ compile_usage() { # compile_usage PACKAGE: usage.c of each library, with what pk
 @test "a foreign program runs on the stand-in as it is, and a mistake that it does not look for is printed" {
   g++ -Wall -Wextra -Werror -Icommon/cpu/include -o "$WORK/foreign" tests/foreign.cpp -Lbuild/cpu-pthread -lcpu_standin \
     -Wl,-rpath,"$TOP/build/cpu-pthread"
-  [ "$(CPU_STANDIN_QUIET=1 CPU_STANDIN_DELAY=50 "$WORK/foreign" 2>&1)" = "0 wrong" ] # without a wait it would be early
+  # without a wait it would be early
+  [ "$(CPU_STANDIN_QUIET=1 CPU_STANDIN_DELAY=50 "$WORK/foreign" 2>&1)" = "0 wrong" ]
   "$WORK/foreign" mistake 2>"$WORK/err" || true
   grep -q '^CPU stand-in: an error that .* not looked at: ncclAllReduce: the count is 99999 elements on rank 1' "$WORK/err"
 }

@@ -69,7 +69,8 @@ before='/NCCLCHECK\(ncclComm(Window)?Deregister\(comm, send_/i\'
 notes() {
   exits_with 0
   says "^note: $1: NCCL will not use it$"
-  [ "$(grep -c '^note: ' "$WORK/err")" = 2 ] || show # and that there is no GPU
+  # and that there is no GPU
+  [ "$(grep -c '^note: ' "$WORK/err")" = 2 ] || show
 }
 
 @test "01: a registration that is of no use is noted" {

@@ -3,13 +3,15 @@
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
-setup_file() { :; } # needs no program
+# needs no program
+setup_file() { :; }
 setup() {
   have python3 || skip "no python3"
   WORK=$(mktemp -d)
 }
 
-results() { # sets code, $WORK/out, $WORK/err
+# sets code, $WORK/out, $WORK/err
+results() {
   code=0
   "${SUITE:-$TOP}/scripts/results.py" "$@" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
 }
@@ -31,7 +33,8 @@ compared() {
   exits_with 0
   prints '^\| 1024 \| plain \| 10.00 \| 10.50 \| 1.050x \|  \|$'
   prints '^\| 4096 \| plain \| 20.00 \| 16.00 \| 0.800x \| \* \|$'
-  prints '^\| 16384 \| plain \| 40.00 \| 44.00 \| 1.100x \| \* \|$' # not more than 10 %
+  # not more than 10 %
+  prints '^\| 16384 \| plain \| 40.00 \| 44.00 \| 1.100x \| \* \|$'
   prints '^\| bytes \| variant \| old, us \| new, us \| new/old \| mark \|$'
   results compare "$WORK/old" "$WORK/new" --percent 5.5
   exits_with 1
@@ -116,7 +119,8 @@ compared() {
 
 @test "files of any kind, a full disk, a closed pipe: one line, exit code 2, which is not that of SLOWER" {
   cp -r "$TOP/results/words-standin" "$WORK/x"
-  sed -i '2,$s/^\(oktopk,[0-9]*,[0-9]*,[a-z]*,[0-9.]*\),[0-9]*/\1,/' "$WORK"/x/*.csv # no k
+  # no k
+  sed -i '2,$s/^\(oktopk,[0-9]*,[0-9]*,[a-z]*,[0-9.]*\),[0-9]*/\1,/' "$WORK"/x/*.csv
   results plot "$WORK/x"
   exits_with 2
   one_line '^results.py: not understood: '

@@ -2,9 +2,11 @@
 # run_all.sh, bench.sh and gpu_check.sh as their users see them, on the stand-in.
 # shellcheck disable=SC2016,SC2034 # code for other shells; the variable code is read by the helper
 load helper
-export CUDA_VISIBLE_DEVICES= # the stand-in everywhere
+# the stand-in everywhere
+export CUDA_VISIBLE_DEVICES=
 
-script() { # script NAME|/PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+# script NAME|/PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
+script() {
   [[ $1 = /* ]] || set -- "$TOP/scripts/$1" "${@:2}"
   code=0
   "$@" >"$WORK/out" 2>"$WORK/err" </dev/null || code=$?
@@ -14,7 +16,8 @@ script() { # script NAME|/PATH [ARGUMENTS]: sets code, $WORK/out, $WORK/err
 path_without() {
   local name
   mkdir "$WORK/bin"
-  ln -s -t "$WORK/bin" /usr/bin/* /bin/* 2>/dev/null || true # some twice
+  # some twice
+  ln -s -t "$WORK/bin" /usr/bin/* /bin/* 2>/dev/null || true
   for name in "$@"; do rm -f "$WORK/bin/$name"; done
 }
 
@@ -55,7 +58,8 @@ path_without() {
   chmod +x "$WORK/bin/apt-get" "$WORK/bin/sudo"
   export WORK
   PATH=$WORK/bin script run_all.sh 01
-  exits_with 0 # MPI can be done without
+  # MPI can be done without
+  exits_with 0
   prints '^missing: mpirun; .*installs'
   prints '^no MPI'
   prints '^ok +allreduce_ub, pthread, 4 ranks, '
@@ -137,7 +141,8 @@ stub() {
 
 @test "job files start the program of the example, on as many ranks as the nodes have GPUs" {
   for command in srun mpiexec; do stub $command 'echo "$0 $*"'; done
-  cp "$TOP"/scripts/{slurm.sbatch,polaris.pbs} "$WORK" # schedulers run copies
+  # schedulers run copies
+  cp "$TOP"/scripts/{slurm.sbatch,polaris.pbs} "$WORK"
   export SLURM_SUBMIT_DIR=$TOP PBS_O_WORKDIR=$TOP PBS_NODEFILE=$WORK/nodes
   printf 'node%d\n' 1 1 2 2 >"$WORK/nodes"
   script "$WORK/slurm.sbatch" 02 --bench -G 1

@@ -3,7 +3,8 @@
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
-refused() { # refused CODE TEXT: nothing on stdout, one line that begins with the program's name
+# refused CODE TEXT: nothing on stdout, one line that begins with the program's name
+refused() {
   exits_with "$1"
   prints_nothing
   one_line "^allreduce_ub: .*$2"
