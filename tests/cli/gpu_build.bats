@@ -61,15 +61,6 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   one_line '^allreduce_ub: no GPU: '
 }
 
-@test "the fault library builds against the real headers" {
-  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC -isystem "$(make -s -C "$TOP" print-NCCL_HOME)/include" \
-    -isystem "$(cuda_home)/include" -o "$WORK/fault.so" "$TOP/tests/fault.c" -ldl
-  code=0
-  LD_PRELOAD=$WORK/fault.so FAULT=nonsense "$PROGRAM" >"$WORK/out" 2>"$WORK/err" || code=$?
-  exits_with 2
-  one_line '^fault: '
-}
-
 @test "the kernels of 02's direct AllReduce load nothing through the cache for read-only data" {
   have "$(cuda_home)/bin/nvcc" || skip "no nvcc"
   "$(cuda_home)/bin/nvcc" -std=c++17 --ptx -arch=sm_90 -I"$(make -s -C "$TOP" print-NCCL_HOME)/include" -o "$WORK/device.ptx" \
