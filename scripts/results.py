@@ -60,8 +60,6 @@ def rows_of(folder, pattern):
 
 def put(path, text, check):
     """Writes a file that is to change; with check, prints how it would change, and returns whether."""
-    if os.path.lexists(path) and not os.path.isfile(path):
-        die(f"{path} is no file; remove it")
     with open(path if os.path.isfile(path) else os.devnull) as file:
         old = file.read()
     if check:
