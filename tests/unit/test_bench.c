@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers of --bench, from times that are known: divided by the calls, of the slowest rank,
  * their median and quartiles, and what is calculated from them. Here stands the test's own
- * cudaEventElapsedTime. */
+ * cudaEventElapsedTime and cudaGraphLaunch. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "bench.h"
 #include "unit.h"
 
-enum { REPETITIONS = 11, CALLS = 4, LAUNCHES = 5 };
+enum { REPETITIONS = 11, LAUNCHES = 5, RANKS = 2, VARIANTS = 2, SIZES = 14 };
 
 static _Thread_local int calls, me_now;
 
@@ -22,6 +23,15 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
   const int order = (i * 7 + 3) % REPETITIONS;
   *ms = (float)((order + 1) * (variant + 1)) / (order % 2 == me_now ? 1 : 2);
   calls++;
+  return cudaSuccess;
+}
+
+static atomic_int launched;
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+  (void)graph, (void)stream;
+  launched++;
   return cudaSuccess;
 }
 
@@ -88,6 +98,7 @@ static void test_numbers(void **state)
   assert_string_equal(sizes, " 2048 8192 32768 131072 262144 524288 1048576 2097152 4194304 8388608"
                              " 16777216 33554432 67108864 268435456");
   assert_non_null(strstr(line, ",two,2400,"));
+  assert_int_equal(launched, RANKS * VARIANTS * SIZES * (1 + REPETITIONS) * LAUNCHES);
   fclose(file);
   assert_true(unlink("test_bench.csv") == 0 && rmdir(folder) == 0);
 }
