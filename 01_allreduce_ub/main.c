@@ -92,9 +92,9 @@ static int run(const struct rank *me, const struct options *opt)
 
   launcher_step("STEP 4: registration of both buffers");
   /* The calls are local, but they are a promise: if one rank calls a collective on registered
-   * buffers, all must, and with NVLS at the same offset in them. NCCL ignores one registered buffer
-   * without the other. Success does not mean that NCCL can use the buffer: the handle may be NULL,
-   * which ncclCommDeregister accepts. */
+   * buffers, all must, and with NVLS at the same offset in them. NCCL uses registered buffers only
+   * if both of a call are. Success does not mean that NCCL can use a buffer: the handle may be
+   * NULL, which ncclCommDeregister accepts. */
   void *send_handle = NULL, *recv_handle = NULL;
   NCCLCHECK(ncclCommRegister(comm, sendbuff, bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, bytes, &recv_handle));

@@ -26,8 +26,8 @@ static float element(const struct rank *me, int from, int to, size_t i)
   return (float)((size_t)(from * me->nranks + to) * 1009 + i % 1009);
 }
 
-/* Compares every element of the parts, and the 0xFF bytes (NaN) around them. The copy to `host`
- * does not wait for the stream, see STEP 2. */
+/* Compares every element of the parts, and then the rest with the 0xFF bytes (NaN) that were there
+ * before. The copy to `host` does not wait for the stream, see STEP 2. */
 static int check(const struct rank *me, const char *what, const float *window, float *host,
                  size_t elements, const size_t *recvcounts, const size_t *rdispls)
 {
@@ -38,9 +38,9 @@ static int check(const struct rank *me, const char *what, const float *window, f
       float *got = &host[GUARD + rdispls[from] + i], want = element(me, from, me->rank, i);
       if (!(*got == want) && wrong++ == 0) /* NaN equals nothing */
         launcher_error("%s: element %zu from rank %d is %g, not %g", what, i, from, *got, want);
-      memset(got, 0xFF, sizeof *got);
+      memset(got, 0xFF, sizeof *got); /* compared: now it is as the rest */
     }
-  for (size_t i = 0; i < elements; i++) /* only these bytes are left */
+  for (size_t i = 0; i < elements; i++)
     if (memcmp(&host[i], "\xff\xff\xff\xff", sizeof *host) != 0 && wrong++ == 0)
       launcher_error("%s: bytes outside the parts were written", what);
   return wrong > 0 ? EXIT_WRONG_DATA : EXIT_VERIFIED;
@@ -56,6 +56,7 @@ static int run(const struct rank *me, const struct options *opt)
   size_t count = opt->count ? opt->count : DEFAULT_COUNT;
   for (int to = 0; to < n; to++) sendcounts[to] = count = count > 1 ? count / 2 : 1;
   CUDACHECK(cudaSetDevice(me->device));
+  /* two buffers of floats, and what the library takes */
   if (!launcher_has_memory(me, 8 * (size_t)n * sendcounts[0] + (32 << 20))) return EXIT_USAGE;
   launcher_print(me, "Starting AlltoAllV example with %d ranks\n", n);
 
@@ -87,8 +88,9 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print(me, "\n  Total send elements: %zu, Total recv elements: %zu\n", sends, receives);
 
   launcher_step("STEP 4: symmetric memory");
-  /* Peers write into a window: memory from ncclMemAlloc that all ranks register together, with one
-   * size, so that of the rank which receives most. Data may be sent from any device memory. */
+  /* Peers write into a window: memory from ncclMemAlloc that all ranks register together. The size
+   * is the same on all ranks: what the rank needs that receives most. Data may be sent from any
+   * device memory. */
   const size_t most = (size_t)launcher_max(me, (double)receives), elements = most + 2 * GUARD;
   launcher_print(me, "Symmetric Memory allocation\n");
   launcher_print_ranks(me, "  Rank %d allocating send: %.2f MB, recv: %.2f MB\n", me->rank,
@@ -127,8 +129,9 @@ static int run(const struct rank *me, const struct options *opt)
   ncclResult_t async_error;
   ALLTOALLVCHECK(alltoallv_info(handle, NULL, &how));
   launcher_note(me, "AlltoAllV: %s", how);
+  /* so that a result of STEP 6 cannot pass */
   CUDACHECK(cudaMemsetAsync(window, 0xFF, elements * sizeof(float), stream));
-  CUDACHECK(cudaStreamSynchronize(stream)); /* so that a result of STEP 6 cannot pass */
+  CUDACHECK(cudaStreamSynchronize(stream));
   ALLTOALLVCHECK(alltoallv(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
                            sizeof(float), stream));
   CUDACHECK(cudaStreamSynchronize(stream));

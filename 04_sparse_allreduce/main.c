@@ -72,8 +72,8 @@ static int run_path(const struct rank *me, ncclComm_t comm, cudaStream_t stream,
   double us = 0, sums[3] = {0}; /* of all steps: entries offered, in the result, words sent */
 
   launcher_step("STEP 3: a handle, and the reference");
-  /* Both hold what a step leaves to the next: the residual, thresholds, regions. What other ranks
-   * send, the reference gets from the launcher. */
+  /* Both hold what a step leaves to the next: the residual, thresholds, regions. Without a
+   * communicator the reference runs on the host, and the launcher brings what other ranks send. */
   sparse_allreduce_t handle;
   SPARSECHECK(sparse_allreduce_create(comm, COUNT, config, &handle));
   struct simple *reference =
@@ -101,7 +101,7 @@ static int run_path(const struct rank *me, ncclComm_t comm, cudaStream_t stream,
     SPARSECHECK(sparse_allreduce_get_async_error(handle, &async_error));
     SPARSECHECK(async_error); /* a gradient that is not finite, or a rank that came too late */
     SPARSECHECK(sparse_allreduce_statistics(handle, &s));
-    reference->given_threshold = s.gaussian_threshold; /* the device adds in another order */
+    reference->given_threshold = s.gaussian_threshold; /* from a sum in another order */
     simple_step(reference, host, 0);
     code = compare("result", path, step, result, reference->result);
     if (path != SPARSE_DENSE && (step % 2 == 1 || step == STEPS - 1)) {

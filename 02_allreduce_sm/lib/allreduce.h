@@ -2,12 +2,15 @@
 /* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, 32- and
  * 64-bit integers over ranks that reach each other's memory.
  *
- *   ncclMemAlloc, ncclCommWindowRegister       as for NCCL's AllReduce on windows
- *   allreduce_create(comm, NULL, &handle);                            all ranks
- *   allreduce_add_window(handle, window, buffer, bytes);              of receive buffers, once
- *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    as ncclAllReduce
- *   cudaStreamSynchronize(stream);  allreduce_get_async_error(handle, &result);
- *   allreduce_destroy(handle);                                        all ranks
+ *   ncclMemAlloc(&recvbuff, bytes);
+ *   ncclCommWindowRegister(comm, recvbuff, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);    all ranks
+ *   allreduce_create(comm, NULL, &handle);                                              all ranks
+ *   allreduce_add_window(handle, window, recvbuff, bytes);
+ *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    all ranks, many times
+ *   cudaStreamSynchronize(stream);
+ *   allreduce_get_async_error(handle, &result);
+ *   allreduce_destroy(handle);                                                          all ranks
+ *   ncclCommWindowDeregister(comm, window);                                             all ranks
  *
  * The sum is made in the order of the ranks, so it has the same bits on every rank, in every run
  * and for every way of starting ranks. half and bfloat16 are added in float and rounded once, at
@@ -35,7 +38,7 @@
  * - On GPUs of compute capability 9.0 and later, calls of up to 8 MiB are launched while the
  *   previous kernel in the stream ends, and wait for that end on the device (programmatic dependent
  *   launch). The previous kernel, if launched in this way, must have waited as well. NCCL's
- *   symmetric kernels do not from 2.28.3 until 2.30.7 (fixed): put a node that is not a kernel
+ *   symmetric kernels do not from 2.28.3 to 2.30.6: put a node that is not a kernel
  *   between the two, or set no_early_launch. Calls are launched early only if nvcc compiles for 9.0
  *   or later; its default is older.
  * - If several ranks are threads of one process, a graph with these calls can deadlock when it is

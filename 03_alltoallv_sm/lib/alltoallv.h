@@ -80,8 +80,7 @@ typedef enum {
 /* Zeros are the defaults. All ranks pass the same method. */
 typedef struct {
   alltoallv_method_t method;
-  double
-      timeout_seconds; /* the kernel waits so long for a peer, at most 1e9; 0: 60, < 0: forever */
+  double timeout_seconds; /* of the kernel, for a peer, at most 1e9; 0: 60 s, < 0: forever */
   int max_blocks; /* multiprocessors that an exchange may use, at least 2; 0: all. The least of all
                      ranks counts */
   bool no_early_launch; /* on a GPU of capability 9.0 too: begin when the kernel before has ended */

@@ -53,6 +53,17 @@ compile_usage() {
   done
 }
 
+@test "CMake: the three lines of docs/libraries.md, after make install" {
+  have cmake || skip "no cmake"
+  make -s install CPU=1 PREFIX="$WORK/prefix"
+  { printf 'cmake_minimum_required(VERSION 3.13)\nproject(mine CXX)\nadd_executable(my_program my.cpp)\n'
+    sed -n '/^```cmake$/,/^```$/{/^```/d; s/nccl-examples/&-cpu/; p}' docs/libraries.md; } >"$WORK/CMakeLists.txt"
+  printf '#include <allreduce.h>\n#include <sparse_allreduce.h>\nint main() { %s }\n' \
+    'return allreduce_has_type(ncclHalf) != 1 || sparse_allreduce_name(SPARSE_OKTOPK) == nullptr;' >"$WORK/my.cpp"
+  cmake -S "$WORK" -B "$WORK/build" >"$WORK/out" && cmake --build "$WORK/build" >"$WORK/out"
+  "$WORK/build/my_program"
+}
+
 @test "a foreign program runs on the stand-in as it is, and a mistake that it does not look for is printed" {
   g++ -Wall -Wextra -Werror -Icommon/cpu/include -o "$WORK/foreign" tests/foreign.cpp -Lbuild/cpu-pthread -lcpu_standin \
     -Wl,-rpath,"$TOP/build/cpu-pthread"
