@@ -167,12 +167,6 @@ static int store(const struct option_spec *row, const char *text, const char *ty
       return FAIL("--%s: '%s' has a wrong ending; allowed: .json and .csv", row->name, typed);
     *(const char **)row->value = text;
     return 0;
-  case OPTION_STRING:
-  case OPTION_INPUT:
-  case OPTION_RANK_INPUT:
-  case OPTION_RANK_OUTPUT:
-    *(const char **)row->value = text;
-    return 0;
   case OPTION_TYPE:
     if (find_word(text, types) < 0)
       return FAIL("--%s: unknown type '%s'; allowed: %s", row->name, typed, types);
@@ -186,10 +180,10 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   case OPTION_SIZE:
   case OPTION_DOUBLE:
     return store_number(row, text, error, error_size);
-  case OPTION_ABSENT: /* in no table */
-    break;
+  default: /* strings and files */
+    *(const char **)row->value = text;
+    return 0;
   }
-  return -1;
 }
 
 /* Rules between options. `for_bench` is an option that was given and needs --bench, or NULL. */
