@@ -256,15 +256,17 @@ static bool run_series(struct sweep *s, int series)
   bool wrong = false;
   if (s->bench->series)
     launcher_print(s->me, "# %s %s\n", s->bench->series_name, s->bench->series[series]);
-  for (size_t bytes = opt->min_bytes < element ? element : opt->min_bytes; bytes <= opt->max_bytes;
-       bytes = next_size(opt, bytes)) {
+  size_t bytes = opt->min_bytes < element ? element : opt->min_bytes;
+  do { /* once at least, even if an element is larger than maxbytes */
     struct bench_size size = {.series = series, .count = bytes / element};
     size.bytes = size.count * element;
     size.calls = calls_of(opt, bytes);
     size.slots = (long)(opt->max_bytes / size.bytes);
     if (size.slots > size.calls) size.slots = size.calls;
+    if (size.slots == 0) size.slots = 1;
     wrong |= run_size(s, size);
-  }
+    bytes = next_size(opt, bytes);
+  } while (bytes <= opt->max_bytes);
   return wrong;
 }
 

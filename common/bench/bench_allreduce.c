@@ -103,7 +103,8 @@ int bench_allreduce(const struct rank *me, const struct options *opt, const char
                     const struct allreduce_variant *variants, int n, size_t extra)
 {
   const size_t count = opt->count ? opt->count : 1 << 20;
-  const size_t bytes = opt->bench ? opt->max_bytes : count * opt->type->size;
+  /* a size below an element is rounded up */
+  const size_t bytes = opt->type->size + (opt->bench ? opt->max_bytes : count * opt->type->size);
   launcher_step("bench: communicator");
   CUDACHECK(cudaSetDevice(me->device));
   if (!launcher_has_memory(me, 4 * bytes + extra)) return EXIT_USAGE;

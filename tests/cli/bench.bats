@@ -37,6 +37,10 @@ table() { python3 -c 'import csv, sys; [print(sys.argv[2].format(**row)) for row
   exits_with 0
   python3 -c 'import json, sys
 assert [(r["bytes"], r["count"], r["us"]) for r in json.load(open(sys.argv[1]))[::2]] == [(8, 1, None), (24, 3, None)]' "$WORK/out.json"
+  # one size at least is measured
+  start pthread 2 01_allreduce_ub --bench -b 1 -e 4 -d double -n 2 --repetitions 1
+  exits_with 0
+  prints '^ +8  registered .* 0$'
 }
 
 @test "a file that cannot be written is refused at once; a sweep that fails leaves the old one; a FIFO is written to" {
