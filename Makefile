@@ -17,7 +17,8 @@ comma := ,
 quote = '$(subst ','\'',$(1))'
 
 ALL_EXAMPLES := $(patsubst %/Makefile,%,$(sort $(wildcard [0-9][0-9]_*/Makefile)))
-EXAMPLES := $(or $(EXAMPLE),$(ALL_EXAMPLES))# EXAMPLE=01_allreduce_ub: that one alone
+# EXAMPLE=01_allreduce_ub: that one alone
+EXAMPLES := $(or $(EXAMPLE),$(ALL_EXAMPLES))
 # other examples whose libraries an example uses
 USES_04_sparse_allreduce := 03_alltoallv_sm 02_allreduce_sm
 # more programs of an example, and the folders of their main.c
@@ -37,7 +38,8 @@ PREFIX ?= /usr/local
 
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
-VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)$(SPARSE_KERNELS:%=sparse-kernels)# builds of several compilers or NCCLs can be side by side
+# builds of several compilers or NCCLs can be side by side
+VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)$(SPARSE_KERNELS:%=sparse-kernels)
 SHARED := build/$(KIND)$(VARIANT:%=-%)
 BUILD := build/$(KIND)-$(LAUNCHER)$(VARIANT:%=-%)
 
@@ -47,7 +49,8 @@ endif
 MPICC ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpicc,mpicc)
 COMPILER := $(if $(MPI),$(MPICC),$(CC))
 CFLAGS ?= -O2 -g
-OPENMP := $(if $(findstring clang,$(CC)),-Wno-unknown-pragmas,-fopenmp)# for 04's reference; clang's library is extra
+# for 04's reference; clang's library is extra
+OPENMP := $(if $(findstring clang,$(CC)),-Wno-unknown-pragmas,-fopenmp)
 # $(1) is there; or make ends: there is no $(2), and $(3) is allowed
 need = $(if $(1),,$(error no $(2); allowed: $(3)))
 NAMES = CC=<C compiler>$(if $(MPI),$(comma) MPI_HOME=<folder of MPI>$(comma) MPICC=<its C compiler>$(comma) or no MPI=1)
@@ -128,8 +131,10 @@ IN_C := common/verify/verify.cu $(addprefix tests/gpu/,$(addsuffix /%,$(GPU_TEST
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
              $(filter-out $(if $(CPU),$(filter %.cu,$(filter $(IN_C),$(FOUND))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/cpu/%),\
                             %_cpu.c $(ALL_EXAMPLES:=/cpu/%)),$(FOUND)))
-objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))# what takes longest first
-CXX_LIBRARY = $(if $(filter %.cu.o $(foreach e,$(filter %.cu,$(SOURCES)),%/$(firstword $(subst /, ,$e)).a),$^),-lstdc++)# where kernels are
+# what takes longest first
+objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))
+# where kernels are
+CXX_LIBRARY = $(if $(filter %.cu.o $(foreach e,$(filter %.cu,$(SOURCES)),%/$(firstword $(subst /, ,$e)).a),$^),-lstdc++)
 archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
@@ -280,21 +285,20 @@ compile_commands.json: FORCE
 print-%:
 	@echo $($*)
 
-define HELP
-make [01_allreduce_ub ...]  all examples, or some: one thread per GPU
-make MPI=1                  ... one process per GPU
-make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 too)
-make both                   ... for both launchers, in build/
-make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
-                            example: only that one (NP=ranks with MPI=1, else NTHREADS=ranks; ARGS='--bench')
-make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
-make compile_commands.json  the commands of the compiler
-make install                programs, headers, libraries to [DESTDIR]PREFIX
-make clean                  remove everything that was built
-Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
-V=1 shows the commands, STRICT=1 makes warnings errors
-endef
+# the lines below
 help:
-	@:$(info $(HELP))
+	@sed -n 's/^#| \{0,1\}//p' Makefile
+#| make [01_allreduce_ub ...]  all examples, or some: one thread per GPU
+#| make MPI=1                  ... one process per GPU
+#| make CPU=1                  ... without a GPU, on the CPU stand-in (with MPI=1 too)
+#| make both                   ... for both launchers, in build/
+#| make run                    run every example under both launchers (scripts/run_all.sh); in the folder of an
+#|                             example: only that one (NP=ranks with MPI=1, else NTHREADS=ranks; ARGS='--bench')
+#| make tests                  the programs of tests/unit (CPU=1) and tests/gpu, in build/<variant>/tests/
+#| make compile_commands.json  the commands of the compiler
+#| make install                programs, headers, libraries to [DESTDIR]PREFIX
+#| make clean                  remove everything that was built
+#| Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
+#| V=1 shows the commands, STRICT=1 makes warnings errors
 
 -include $(shell find $(SHARED) $(BUILD) -name '*.d' 2>/dev/null)

@@ -27,12 +27,13 @@ build_examples
 [ $kind = gpu ] || echo "a trial: its times mean nothing and are not kept"
 
 # ---- what is measured ----------------------------------------------------------------------------
-parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
-  local launcher density eager="--bench -b 1K -e 256M -f 4" graph="--bench -b 1K -e 1G -f 4 -G 1"
+# parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
+parts_of() {
+  local launcher density eager="--bench -b 1K -e 256M" graph="--bench -b 1K -e 1G -G 1"
   case $1.$kind in
   04*.gpu) eager="--bench --count 14728266" graph="--bench -G 1" ;;
-  04*.cpu) eager="--bench --count 1K" graph="$eager -G 1" ;;
-  *.cpu) eager="--bench -b 1K -e 16K -f 4 -n 2 -w 1 --repetitions 2" graph="$eager -G 1" ;;
+  04*.cpu) eager="--bench --count 1K --steps 2" graph="$eager -G 1" ;;
+  *.cpu) eager="--bench -b 1K -e 4K -n 1 -w 0 --repetitions 1" graph="$eager -G 1" ;;
   esac
   for launcher in $launchers; do
     echo "$launcher eager $eager"
@@ -43,13 +44,15 @@ parts_of() { # parts_of EXAMPLE: lines of LAUNCHER MODE OPTIONS
   # also without a dense result, and with other densities
   echo "mpi graph.entries $graph --algorithm oktopk --result entries"
   [ $kind = gpu ] || return 0
-  for density in 0.001 0.005 0.05; do # the paths that pictures.py draws against the density
+  # the paths that pictures.py draws against the density
+  for density in 0.001 0.005 0.05; do
     echo "mpi density$density $graph --preset lstm --count 27569568 --density $density" \
       "--algorithm topkA,topkAopt,gtopk,oktopk,topkSA,gaussiank"
   done
 }
 
-provenance() { # provenance PROGRAM
+# provenance PROGRAM
+provenance() {
   printf 'date: %s\ncommand: %s\nranks: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command" "$ranks"
   # git refuses a checkout of another user, which a container often sees
   echo "commit: $(git -C "$TOP" -c safe.directory='*' describe --always --dirty 2>/dev/null ||
@@ -64,12 +67,14 @@ provenance() { # provenance PROGRAM
   env | grep '^NCCL_' | grep -v '^NCCL_VERSION' | sort | sed 's/^/environment: /'
 }
 
-part() { # part LAUNCHER MODE EXAMPLE OPTIONS...
+# part LAUNCHER MODE EXAMPLE OPTIONS...
+part() {
   local name=$3.$1.$2 code=0
   echo "part: $name ${*:4}" >>"$out/provenance.txt"
   build_and_run "$1" "${@:3}" -J "$out/$name.csv" >"$out/$name.txt" || code=$?
   [ $code = 0 ] || rm -f "$out/$name.csv"
-  [ $code != 77 ] || rm -f "$out/$name.txt" # cannot run here
+  # cannot run here
+  [ $code != 77 ] || rm -f "$out/$name.txt"
   return $code
 }
 

@@ -6,7 +6,8 @@
 #
 # Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; checks that need more
 # (compute-sanitizer, PyTorch) are skipped without it. Uses NCCL of NCCL_HOME, or of the system. quick: only the largest
-# number of ranks. Ends with `N passed, N failed, N skipped`.
+# number of ranks, and not the commands of the pages. 01 and 02 in one run, 03 and 04 in others, are all checks. Ends with
+# `N passed, N failed, N skipped`.
 #
 # Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
 # the GPUs; threads cannot. This needs NCCL 2.30 or later, and several times as long.
@@ -21,9 +22,11 @@ cd "$TOP" || exit
 prepare "" ""
 have_mpi && have g++ || exit 1
 
-export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}" # NCCL logs to stdout otherwise
+# NCCL logs to stdout otherwise
+export NCCL_DEBUG_FILE=/dev/stderr "${MPI_SETTINGS[@]}"
 gpus=$(gpu_count) launchers="pthread mpi"
-most=$gpus # ranks
+# ranks
+most=$gpus
 if [ "${NCCL_MULTI_RANK_GPU_ENABLE:-}" = 1 ]; then
   launchers=mpi most=${NP:-$gpus}
   [[ $most =~ ^[1-9][0-9]?$ && $most -le 64 ]] || die "NP='$most' is not a number of ranks; allowed: 1 to 64"
@@ -35,8 +38,10 @@ begin_checks 1
 . tests/gpu/helper.bash
 
 # ---- builds --------------------------------------------------------------------------------------
-of() { [[ " ${examples[*]} " == *" $1"* ]]; } # of 02: is that example checked?
-tests=()                                      # folders of tests/gpu
+# of 02: is that example checked?
+of() { [[ " ${examples[*]} " == *" $1"* ]]; }
+# folders of tests/gpu
+tests=()
 for name in $(make -s print-GPU_TEST_PROGRAMS); do
   case $name in allreduce*) of 02 ;; alltoallv*) of 03 ;; *) of 04 ;; esac && tests+=("$name")
 done
@@ -45,7 +50,8 @@ build() { make -s -k -j "$lanes" MPI="${1/pthread/}" "${examples[@]}" "${tests[@
 cores=$(nproc)
 lanes=$((cores > 16 ? 16 : cores))
 check "build for threads" build pthread
-wait # they share objects
+# they share objects
+wait
 check "build for MPI" build mpi
 check "build of tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o "$logs/fault.so" tests/fault.c \
   -isystem build/gpu/nccl_include -isystem "$(cuda_home)/include" -ldl
@@ -60,22 +66,28 @@ rows() {
     for ranks in $4; do check "$5, $launcher $ranks" "${@:6}"; done
   done
 }
-counts=$(seq 1 "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1)) # numbers of ranks
-several=${some#1}                                                             # empty if there is one rank
-victim=$((some > 2 ? 2 : some - 1))                                           # not rank 0, which is the easy case
+# numbers of ranks; `several` is empty if there is one rank; the victim of faults is not rank 0, which is the easy case
+counts=$(seq 1 "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1))
+several=${some#1} victim=$((some > 2 ? 2 : some - 1))
 [ "$mode" = full ] || counts=$most
 # Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
 # exchange, so many runs at a time take longer than the same runs a few at a time.
 lanes=$((most > gpus ? 2 : cores < 24 || gpus < 4 ? 4 : 6))
 
-if [ "${examples[*]}" = "$(examples | xargs)" ]; then # in copies of what is built; these last longest
-  check "commands of the pages, 04" tests/readme_commands.sh 04_*/*.md
-  check "commands of the pages, folders of 04" tests/readme_commands.sh 04_*/*/*.md
-  check "commands of the pages, 01 to 03" tests/readme_commands.sh 0[1-3]_*/{,*/}*.md
-  check "commands of the pages, others" tests/readme_commands.sh ./*.md docs/*.md
+# in copies of what is built; these last longest
+pages() { [ "$mode" = quick ] || check "commands of the pages, $1" tests/readme_commands.sh "${@:2}"; }
+if of 04; then
+  pages "folders of 04" 04_*/*/*.md
+  pages 04 04_*/*.md
+  check "PyTorch: what the optimizer promises" \
+    pytorch_job tests/pytorch/optimizer_cases.py --library $library --cuda --limit 300
+  check "PyTorch: the example" pytorch_job "$logs/train_text.py" --steps 20 --layers 4 --width 256 --ways ddp,sparse
 fi
+for name in 01 02 03; do ! of $name || pages $name ${name}_*/{,*/}*.md; done
+! of 01 || pages others ./*.md docs/*.md
 
-four=04_sparse_allreduce three=03_alltoallv_sm job="04_sparse_allreduce --steps 40" # the long ones first
+# the long ones first
+four=04_sparse_allreduce three=03_alltoallv_sm job="04_sparse_allreduce --steps 40"
 rows 04 full pthread 1 "racecheck sparse operators" sanitize racecheck tests/gpu/sparse --quick --repeats 5
 rows 04 full pthread 1 "memcheck sparse operators" sanitize memcheck tests/gpu/sparse --quick --repeats 20
 rows 04 full pthread 1 "operators beyond 2^31 elements" launch tests/gpu/sparse --large
@@ -126,11 +138,13 @@ rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck te
 rows 02 quick mpi "$some" "own GPU only, direct" own_gpu tests/gpu/allreduce_direct
 ! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
 
-only_one=" $(make -s print-GPU_TESTS) sparse " # kernels or operators alone, without ranks
+# kernels or operators alone, without ranks
+only_one=" $(make -s print-GPU_TESTS) sparse "
 for name in "${tests[@]}"; do
   if [[ $only_one == *" $name "* ]]; then
     rows 0 quick pthread 1 "cases $name" launch "tests/gpu/$name"
-  elif [ "$name" = sparse_steps ]; then # other jobs for each number of ranks
+  elif [ "$name" = sparse_steps ]; then
+    # other jobs for each number of ranks
     for n in $counts; do
       rows 04 quick "$launchers" "$n" "random jobs" launch tests/gpu/sparse_steps --cases 60 --seed "${n}000"
     done
@@ -144,10 +158,12 @@ fault_row() {
   rows 0 quick "$launchers" "$some" "fault: $1, $name" expect "$2" "$3" fault "$4" "$name" "${@:5}"
 }
 
-for name in "${examples[@]}"; do # no hang in any case
+# no hang in any case
+for name in "${examples[@]}"; do
   large=(--count 900G) few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) can=$launchers
   [[ $name != 04* ]] || large=(--count 4294967294 --density 1) few=(--steps 6) sweep=(--count 100K --steps 8)
-  [[ $name = 0[12]* ]] || can=mpi # threads could deadlock in graphs, so programs refuse them
+  # threads could deadlock in graphs, so programs refuse them
+  [[ $name = 0[12]* ]] || can=mpi
   rows 0 quick "$launchers" "$counts" "golden $name" golden "$name"
   rows 0 quick "$launchers" "$most" "bench $name" bench "$name" "${sweep[@]}"
   rows 0 quick "$can" "$most" "bench in a graph, $name" bench "$name" "${sweep[@]}" -G 1
@@ -162,11 +178,4 @@ for name in "${examples[@]}"; do # no hang in any case
   rows 0 quick mpi $((gpus + 1)) "more processes than GPUs, $name" expect 77 'one rank per GPU' \
     launch NCCL_MULTI_RANK_GPU_ENABLE=0 "$name"
 done
-wait
-lanes=1 # steps are many small exchanges, which take long if processes take turns
-if of 04; then
-  check "PyTorch: what the optimizer promises" \
-    pytorch_job tests/pytorch/optimizer_cases.py --library $library --cuda --limit 100
-  check "PyTorch: the example" pytorch_job "$logs/train_text.py" --steps 20 --layers 4 --width 256 --ways ddp,sparse
-fi
 end_checks

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shared by the scripts, which source it. Defines TOP, the folder of the suite.
 
-unset CDPATH # with it, cd may go elsewhere and prints the folder
+# with it, cd may go elsewhere and prints the folder
+unset CDPATH
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS # `make run MPI=1` exports these
-export LC_ALL=C # decimal points in numbers
+# decimal points in numbers
+export LC_ALL=C
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -23,7 +25,8 @@ arguments() {
   options=' ' words=()
   while [ $# -gt 0 ]; do
     case $1 in
-    -h | --help) # the comment at the head of the script
+    # the comment at the head of the script
+    -h | --help)
       awk 'NR > 2 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
       exit 0
       ;;
@@ -53,13 +56,15 @@ prepare() {
   else
     [ "$(id -u)" = 0 ] || root=sudo
     echo "missing:$missing; ${0##*/} installs what it needs (--no-install forbids it): $root apt-get install $packages"
-    $root apt-get -qq update || true # one repository of several may be out of reach
+    # one repository of several may be out of reach
+    $root apt-get -qq update || true
     # shellcheck disable=SC2086 # words
     $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120 \
       install --no-install-recommends $packages >/dev/null
     hash -r
   fi
-  for what in gcc make; do have "$what" || exit 1; done # without other tools fewer checks run
+  # without other tools fewer checks run
+  for what in gcc make; do have "$what" || exit 1; done
 }
 mpicc_command() { echo "${MPICC:-${MPI_HOME:+$MPI_HOME/bin/}mpicc}"; }
 mpirun_command() { echo "${MPIRUN:-${MPI_HOME:+$MPI_HOME/bin/}mpirun}"; }
@@ -142,14 +147,17 @@ mpi_run() (exec env "${MPI_SETTINGS[@]}" "$(mpirun_command)" -np "$@")
 # ---- checks --------------------------------------------------------------------------------------
 # A check is a command. Exit code 0: passed; 77: skipped, the last line is the reason; else failed, and its output is
 # shown.
-names=()         # if not empty, only checks whose name contains one of them run
-begin_checks() { # begin_checks LANES: that many at a time
+# if not empty, only checks whose name contains one of them run
+names=()
+# begin_checks LANES: that many at a time
+begin_checks() {
   lanes=$1
   logs=$(mktemp -d) || exit
   trap 'rm -rf "$logs"' EXIT
 }
 
-check() { # check NAME COMMAND...
+# check NAME COMMAND...
+check() {
   local word wanted=no
   for word in "${names[@]:-$1}"; do [[ $1 != *"$word"* ]] || wanted=yes; done
   [ $wanted = yes ] || return 0
@@ -164,7 +172,8 @@ run_check() {
   case $code in
   0) result="ok      $1, $((SECONDS - begin)) s" ;;
   77) result="skip    $1: $(tail -n 1 "$log")" ;;
-  *) # of TAP only tests that have not passed
+  # of TAP only tests that have not passed
+  *)
     result="FAILED  $1, exit code $code, $((SECONDS - begin)) s"
     output=$(grep -v '^ok ' "$log" | tail -n 100 | sed 's/^/        /')
     ;;

@@ -16,7 +16,8 @@ Panel = namedtuple("Panel", "heading x y line", defaults=[None])
 # The colors are those of Okabe and Ito, which people with any kind of color blindness can tell apart; dashes and marks
 # differ as well, for print without color.
 KINDS = {
-    "base": ("#A0A0A0", "", 5, ""),  # what is compared with
+    # what is compared with
+    "base": ("#A0A0A0", "", 5, ""),
     "subject": ("#0072B2", "", 3, "●"),
     2: ("#D55E00", "6 4", 1.6, "■"),
     3: ("#009E73", "8 3 2 3", 1.6, "▲"),
@@ -24,7 +25,8 @@ KINDS = {
     5: ("#E69F00", "2 3", 1.6, "◆"),
     6: ("#56B4E9", "12 3", 1.6, "□"),
     7: ("#000000", "", 1.6, "○"),
-    "low": ("#606060", "2 3", 1, ""),  # bounds
+    # bounds
+    "low": ("#606060", "2 3", 1, ""),
     "high": ("#606060", "8 4", 1, ""),
 }
 FASTER = "speedup (above 1: faster)"
@@ -95,7 +97,8 @@ def draw_panel(picture, panel, left, right, top, bottom):
 
 def svg(picture, machine):
     """The title and the picture."""
-    picture = picture._replace(points=[point for point in picture.points if point[3]])  # one rank's bandwidth is 0
+    # one rank's bandwidth is 0
+    picture = picture._replace(points=[point for point in picture.points if point[3]])
     last = list(picture.curves)[-1]
     speedups = [y for panel, name, _, y in picture.points if name == last and panel.y == FASTER]
     title = picture.title.format(f"{min(speedups):.2f}x to {max(speedups):.2f}x" if speedups else "(not measured)")
@@ -146,7 +149,8 @@ def sparse_speedup(rows):
     rows = {(int(row["count"]), value(row["density"]), row["variant"]): value(row["ratio"]) for row in reversed(rows)
             if value(row["us"]) and row["variant"] in SPARSE and row["variant"] != "dense"}
     densities = sorted(count for count, _ in {key[:2] for key in rows})
-    most = max(densities, key=densities.count, default=0)  # the number of elements with most densities
+    # the number of elements with most densities
+    most = max(densities, key=densities.count, default=0)
     left = Panel("density 1 %", "elements, millions", FASTER, (1, ""))
     right = Panel(f"{most / 1e6:.3g} million elements", "density, % of the elements", FASTER, (1, ""))
     points = [(left, name, count / 1e6, ratio) for (count, density, name), ratio in rows.items() if density == 0.01]

@@ -7,7 +7,7 @@
   scripts/results.py pages DIR     fill the tables of the suite's pages from DIR, between lines
                                    <!-- table: FILE.csv[, only 1 KiB, 64 KiB][, without COLUMN, COLUMN] -->
                                    and <!-- end of table -->; FOLDER/FILE.csv: of results/FOLDER
-  scripts/results.py plot|pages --check DIR            write nothing; fail where pictures or pages are not those of DIR
+  scripts/results.py plot|html|pages --check DIR       write nothing; fail where they are not those of DIR
   scripts/results.py compare OLD NEW [--percent N]     before and after an upgrade: a row for each time that is in both;
       `*`: the quartiles (or extremes) do not meet; SLOWER: by more than N percent (10); LOST: NEW has no time, since it
       was wrong
@@ -22,7 +22,8 @@ import os
 import re
 import sys
 
-sys.dont_write_bytecode = True  # no folder __pycache__ in the suite
+# no folder __pycache__ in the suite
+sys.dont_write_bytecode = True
 from pictures import PICTURES, distinct, size, svg, value
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -39,7 +40,8 @@ def read(path):
         die(f"{path} is no file; allowed: a CSV file of --bench")
     with open(path, newline="") as file:
         names, *lines = [*csv.reader(file)] or [[]]
-    names = ["variant" if name == "path" else name for name in names]  # the variants of 04
+    # the variants of 04
+    names = ["variant" if name == "path" else name for name in names]
     for number, fields in enumerate(lines, 2):
         if len(fields) != len(names):
             die(f"{path}:{number}: {len(fields)} fields, the header has {len(names)}; allowed: a CSV file of --bench")
@@ -58,8 +60,6 @@ def rows_of(folder, pattern):
 
 def put(path, text, check):
     """Writes a file that is to change; with check, prints how it would change, and returns whether."""
-    if os.path.lexists(path) and not os.path.isfile(path):
-        die(f"{path} is no file; remove it")
     with open(path if os.path.isfile(path) else os.devnull) as file:
         old = file.read()
     if check:
@@ -210,7 +210,7 @@ def html_page(folder, check):
     head = f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"/><title>{title}</title>\n<style>{STYLE}</style>\n'
     what = ", ".join(name[:-4] for name, _ in parts[:-1])
     head += f"<h1>{title}</h1>\n<p>Measured on {html.escape(machine(folder))}:</p>\n<p>{what}</p>\n"
-    put(f"{folder}/report.html", head + text + "</html>\n", check)
+    return put(f"{folder}/report.html", head + text + "</html>\n", check)
 
 
 # ---- two folders side by side ------------------------------------------------------------------------------
@@ -228,15 +228,13 @@ def compared(before, after, percent):
 
 def compare(folders, percent):
     """A row is known by its file and the columns before `us` that both files have."""
-    text, marks, gone, added = [], [], 0, 0
+    text, marks = [], []
     old, new = ({os.path.basename(path): read(path) for path in found(folder, "*.csv")} for folder in folders)
     for name in (name for name in sorted(old.keys() & new.keys()) if "us" in old[name][0] and "us" in new[name][0]):
         first, second = (list(side[name][0]) for side in (old, new))
         keys = [key for key in second[:second.index("us")] if key in first[:first.index("us")]]
         before, after = ({tuple(row[key] for key in keys): row for row in side[name]} for side in (old, new))
         both = [key for key in before if key in after and value(before[key]["us"])]
-        gone += len(before.keys() - after.keys())
-        added += len(after.keys() - before.keys())
         lines = [(*key, *compared(before[key], after[key], percent)) for key in both]
         marks += [line[-1] for line in lines]
         head = [*(":" + key for key in keys), "old, us", "new, us", "new/old", ":mark"]
@@ -245,25 +243,24 @@ def compare(folders, percent):
         die("no row with a time is in both folders; allowed: results of the same examples, of as many ranks")
     noise, slower, lost = (sum(word in mark for mark in marks) for word in ("*", "SLOWER", "LOST"))
     print(f"old: {machine(folders[0])}", f"new: {machine(folders[1])}", *text, sep="\n")
-    print("files only in one of them:", ", ".join(sorted(old.keys() ^ new.keys())) or "none")
-    print(f"{len(marks)} rows compared, {gone} of OLD not in NEW, {added} of NEW not in OLD;",
-          f"{noise} outside the noise, {slower} slower by more than {percent:g} %, {lost} lost")
+    print(f"{len(marks)} rows in both: {noise} outside the noise, {slower} slower by more than {percent:g} %, {lost} lost")
     return slower + lost > 0
 
 
 def main():
-    words, percent, check = sys.argv[1:], 10.0, False
+    words, percent, check = sys.argv[1:], 10.0, "--check" in sys.argv
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    if len(words) == 5 and words[0] == "compare" and words[3] == "--percent" and value(words[4]) is not None:
-        percent, words = value(words[4]), words[:3]
-    elif words[:2] in (["plot", "--check"], ["pages", "--check"]):
-        check = words.pop(1)
-    command, folders = words[0] if words else "", [os.path.normpath(folder) for folder in words[1:]]
-    if command not in ("plot", "html", "pages", "compare") or len(folders) != 1 + (command == "compare"):
-        die(f"'{' '.join(words)}' is not understood; allowed: "
-            "plot|pages [--check] DIR, html DIR, compare OLD NEW [--percent N]")
+    if words[-2:-1] == ["--percent"]:
+        percent = value(words[-1])
+        del words[-2:]
+    command, *folders = [word for word in words if word != "--check"] or [""]
+    folders = [os.path.normpath(folder) for folder in folders]
+    commands = {"plot": plot, "html": html_page, "pages": pages, "compare": compare}
+    if command not in commands or len(folders) != 1 + (command == "compare") or percent is None:
+        die(f"'{' '.join(sys.argv[1:])}' is not understood; allowed: "
+            "plot|html|pages [--check] DIR, compare OLD NEW [--percent N]")
     for folder in folders:
         if not os.path.isfile(f"{folder}/provenance.txt"):
             die(f"'{folder}' is no folder of results; allowed: DIR, with DIR/provenance.txt")
@@ -271,7 +268,7 @@ def main():
             die(f"{folder} is a trial on the CPU stand-in, which has no times; allowed: results of GPUs")
     if command == "compare":
         return compare(folders, percent)
-    return {"plot": plot, "html": html_page, "pages": pages}[command](folders[0], check)
+    return commands[command](folders[0], check)
 
 
 if __name__ == "__main__":
@@ -279,7 +276,8 @@ if __name__ == "__main__":
         code = main()
         print(end="", flush=True)
     except OSError as problem:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what cannot be written, Python would try to write again
+        # what cannot be written, Python would try to write again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         die(f"a file cannot be read or written: {problem}")
     except Exception as problem:  # whatever the files are: exit code 1 would mean SLOWER
         die(f"not understood: {problem!r}; allowed: CSV files of --bench, provenance.txt of bench.sh")

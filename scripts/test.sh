@@ -18,7 +18,8 @@ cd "$TOP" || exit
 tools="bats clang-format cppcheck patch pkg-config python3 shellcheck"
 prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
 read -ra programs <<<"$(make -s print-PROGRAMS)"
-begin_checks $(($(nproc) + 1)) # many checks wait, for timeouts for example
+# many checks wait, for timeouts for example
+begin_checks $(($(nproc) + 1))
 
 tests=(all tests) sanitized=(pthread)
 if have_mpi; then tests=(both-tests) sanitized=(pthread mpi); fi
@@ -39,7 +40,8 @@ build_gpu() {
 # Not `all`: it sets the links in the folders of the examples.
 variant() { make -s -j "$lanes" CPU=1 STRICT=1 VARIANT="$1" "${@:2}" "${programs[@]/#/build/cpu-pthread-$1/}"; }
 build_clang() { variant clang CC=clang CFLAGS=-O0 tests; }
-aarch64() { # as on Grace; qemu runs the programs
+# as on Grace; qemu runs the programs
+aarch64() {
   local run
   variant aarch64 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++ CFLAGS=-O1 || return
   for run in allreduce_ub allreduce_sm alltoallv_sm "sparse_allreduce --count 3000 --steps 5"; do
@@ -59,7 +61,8 @@ built() {
 # For tests that hang and do not end themselves. Machines differ in speed by a factor of three.
 LIMIT=(timeout -k 5 3600)
 unit() { CPU_STANDIN_QUIET=1 CMOCKA_MESSAGE_OUTPUT=TAP "${LIMIT[@]}" "build/cpu-pthread/tests/$1"; }
-sanitize() { # for all launchers, which share objects
+# for all launchers, which share objects
+sanitize() {
   local launcher
   for launcher in "${sanitized[@]}"; do "${LIMIT[@]}" tests/sanitize.sh "$1" "$launcher" || return; done
 }
@@ -80,9 +83,11 @@ check build-gpu build_gpu
 check races "${LIMIT[@]}" tests/races.sh
 check sparse-kernels sparse_kernels
 check readme-commands built cpu "${LIMIT[@]}" tests/readme_commands.sh
-for file in $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 { print $2 }'); do # the longest first
+# the longest first
+for file in tests/cli/cases.bats $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 && !/cases/ { print $2 }'); do
   kind=cpu
-  [[ ! $file =~ gpu|install ]] || kind=gpu # install.bats: both
+  # install.bats: both
+  [[ ! $file =~ gpu|install ]] || kind=gpu
   check "cli-$(basename "$file" .bats)" need bats built cpu built $kind "${LIMIT[@]}" bats --tap "$file"
 done
 check build-clang need clang build_clang

@@ -22,7 +22,8 @@ set -euo pipefail
 . "$(dirname "$0")/../scripts/lib.sh"
 cd "$TOP"
 [ $# -gt 0 ] || set -- ./*.md docs/*.md [0-9][0-9]_*/{,*/}*.md
-limit=1800 # seconds for a block that hangs
+# seconds for a block that hangs
+limit=1800
 
 unset MAKEFLAGS MAKELEVEL MFLAGS MPI CPU SANITIZE NTHREADS
 gpus=yes
@@ -61,7 +62,8 @@ run_block() {
   where=${BASH_REMATCH[1]} folder=${BASH_REMATCH[3]:-$(dirname "$page")} tools=${BASH_REMATCH[5]}
   if [ "$where" = GPUs ] && [ $gpus = no ]; then echo "$name: left out, no GPUs" && return; fi
   for tool in $tools; do have "$tool" || { echo "$name: left out, no $tool" && return; }; done
-  if [ "$where" = "GPUs or CPU=1" ] && [ $gpus = no ]; then environment+=(CPU=1 CUDA_VISIBLE_DEVICES=); fi # PyTorch would take a GPU
+  # PyTorch would take a GPU
+  if [ "$where" = "GPUs or CPU=1" ] && [ $gpus = no ]; then environment+=(CPU=1 CUDA_VISIBLE_DEVICES=); fi
   changes=${page#./}
   changes=tests/pages/$(tr / _ <<<"${changes%.md}").sed
   [ -f "$changes" ] || changes=/dev/null

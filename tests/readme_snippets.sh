@@ -57,7 +57,8 @@ for readme in "$@"; do
     [ -f "$block" ] || continue
     blocks=$((blocks + 1))
     ok=no line=$(plain "$block" | grep -vxF -m 1 ...)
-    while IFS= read -rd '' source; do # which have the block's first line at least
+    # which have the block's first line at least
+    while IFS= read -rd '' source; do
       if found "$block" "$source"; then ok=yes && break; fi
     done < <(find "${folders[@]}" common -name build -prune -o -name '*.[ch]*' -exec grep -lZF -e "$line" {} +)
     if [ $ok = no ]; then

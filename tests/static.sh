@@ -5,25 +5,29 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-sources() { # sources EXTENSION...: all files of the suite with one of them, no hidden folders
+# sources EXTENSION...: all files of the suite with one of them, no hidden folders
+sources() {
   local extension pattern=()
   for extension in "$@"; do pattern+=(-o -name "*.$extension"); done
   find . \( -name build -o -name results -o -name '.?*' \) -prune -o -type f \( "${pattern[@]:1}" \) -print
 }
 
-check_clang_format() { # the formatting differs from version to version; this is the one of Debian 12
+# the formatting differs from version to version; this is the one of Debian 12
+check_clang_format() {
   local command=clang-format
   ! command -v clang-format-14 >/dev/null || command=clang-format-14
   $command --version 2>/dev/null | grep -q 'version 14' || { echo "no clang-format of version 14" && return 77; }
   sources c h cu cuh | xargs $command --dry-run -Werror
 }
 
-check_spdx() { # prints files without the line
+# prints files without the line
+check_spdx() {
   ! { sources c h cu cuh sh bash bats mk sbatch pbs py map && echo .ci/run && find . -name Makefile -not -path './.*'; } |
     xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep .
 }
 
-check_cppcheck() { # ctu: functions of two examples may have one name
+# ctu: functions of two examples may have one name
+check_cppcheck() {
   # shellcheck disable=SC2046 # words
   sources c | xargs cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem --suppress=arrayIndexThenCheck --suppress=ctunullpointer \
@@ -31,7 +35,8 @@ check_cppcheck() { # ctu: functions of two examples may have one name
 }
 
 # shellcheck disable=SC2016 # awk's
-check_calls() { # the programs check every call: none is a statement of its own (usage.c checks in its own way)
+# the programs check every call: none is a statement of its own (usage.c checks in its own way)
+check_calls() {
   sources c cu | grep -E '^./(0[1-9]_[a-z_]*/([a-z_]*[.]c|harness|simple|training)|common/[^c])' | xargs awk '
     /^ +(cuda|nccl|MPI_)[A-Z][A-Za-z]*\(.*\);/ && gsub(/\(/, "(") == gsub(/\)/, ")") {
       print FILENAME ":" FNR ": " $0

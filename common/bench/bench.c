@@ -9,6 +9,25 @@
 #include "check.h"
 #include "output_file.h"
 
+/* ---- sizes --------------------------------------------------------------------------------- */
+
+/* Up to here calls get slower by more than a constant: where methods change. Above, every call
+ * takes milliseconds. */
+enum { SMALL_BYTES = 64 << 10, LARGE_BYTES = 64 << 20 };
+
+/* Without -f the sizes are close where methods change. */
+static size_t next_size(const struct options *opt, size_t bytes)
+{
+  if (opt->factor) return bytes * (size_t)opt->factor;
+  return bytes * (bytes >= SMALL_BYTES && bytes < LARGE_BYTES ? 2 : 4);
+}
+
+/* Calls in one repetition. */
+static long calls_of(const struct options *opt, size_t bytes)
+{
+  return bytes > LARGE_BYTES ? (opt->iterations + 3) / 4 : opt->iterations;
+}
+
 /* ---- output: the table on stdout, the file of --output; rank 0 only ----------------------- */
 
 /* Of the times of all repetitions. */
@@ -21,21 +40,19 @@ struct cell {
   unsigned long long wrong; /* elements, over all ranks */
 };
 
-struct row {
-  struct bench_size size;
-  struct cell cells[BENCH_MAX_VARIANTS];
-};
-
 #ifdef CPU_STANDIN
 bool bench_shows_times = false; /* they mean nothing */
 #else
 bool bench_shows_times = true;
 #endif
 
-struct output {
-  const struct bench *bench;
-  const struct options *opt;
+/* The sweep of one rank. */
+struct sweep {
   const struct rank *me;
+  const struct options *opt;
+  const struct bench *bench;
+  cudaStream_t stream;
+  cudaEvent_t start, stop;
   struct rows rows; /* the file of --output */
   double limit;     /* of the bench; 0: unknown */
 };
@@ -46,130 +63,122 @@ static const struct {
   const char *unit;
 } columns[COLUMNS] = {{12, 2, ""}, {9, 2, ""}, {9, 2, ""}, {8, 1, ""}, {9, 3, "x"}};
 
-static bool has_column(const struct output *out, int column)
+static bool has_column(const struct sweep *s, int column)
 {
-  return column != PERCENT || out->limit > 0;
+  return column != PERCENT || s->limit > 0;
 }
 
-static void print_headings(const struct output *out)
+static void print_headings(const struct sweep *s)
 {
-  const char *const names[COLUMNS] = {"us", "algbw", out->bench->rate, "%", "ratio"};
-  printf("#%12s  %-14s", "bytes", "variant");
+  const char *const names[COLUMNS] = {"us", "algbw", s->bench->rate, "%", "ratio"};
+  printf("#%12s  %-22s", "bytes", "variant");
   for (int c = 0; c < COLUMNS; c++)
-    if (has_column(out, c)) printf("%*s", columns[c].width, names[c]);
-  launcher_print(out->me, "   wrong\n");
+    if (has_column(s, c)) printf("%*s", columns[c].width, names[c]);
+  launcher_print(s->me, "   wrong\n");
 }
 
 /* Prints the heading, opens the file. Returns 0, or -1 after a line on stderr. */
-static int start_output(struct output *out)
+static int start_output(struct sweep *s)
 {
-  const struct options *opt = out->opt;
-  if (bench_shows_times) out->limit = out->bench->limit;
-  printf("# %s: %d rank%s, %s\n# %ld calls ", out->bench->title, out->me->nranks,
-         out->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations);
+  const struct options *opt = s->opt;
+  printf("# %s: %d rank%s, %s\n# %ld calls%s ", s->bench->title, s->me->nranks,
+         s->me->nranks == 1 ? "" : "s", opt->type->name, opt->iterations,
+         opt->max_bytes > LARGE_BYTES ? ", above 64 MiB a quarter," : "");
   if (opt->graph_launches)
     printf("in a CUDA graph launched %ldx", opt->graph_launches);
   else
     printf("eager");
   printf("; slowest rank, median of %ld repetitions; us, GB/s = 1e9 B/s\n", opt->repetitions);
-  if (out->limit > 0) printf("# %% of the limit of %.1f GB/s, measured in this run\n", out->limit);
-  print_headings(out);
-  return rows_open(&out->rows, opt->output);
+  if (s->limit > 0) printf("# %% of the limit of %.1f GB/s, measured in this run\n", s->limit);
+  print_headings(s);
+  return rows_open(&s->rows, opt->output);
 }
 
 /* A line of the table, and a row of the file. */
-static void output_variant(struct output *out, const struct row *row, int v)
+static void output_variant(struct sweep *s, struct bench_size size, const struct cell *cells, int v)
 {
-  const struct bench *bench = out->bench;
-  const struct cell *cell = &row->cells[v];
-  const double us = cell->us[MEDIAN], rate = bench->moved(bench, out->me, row->size) / us / 1e3;
-  const double values[COLUMNS] = {
-      [US] = us,
-      [ALGBW] = (double)row->size.bytes / us / 1e3, /* as nccl-tests defines it */
-      [RATE] = rate,
-      [PERCENT] = 100 * rate / out->limit,
-      [RATIO] = row->cells[0].us[MEDIAN] / us,
-  };
-  printf(" %12zu  %-14s", row->size.bytes, bench->variants[v].name);
+  const struct bench *bench = s->bench;
+  const double us = cells[v].us[MEDIAN], rate = bench->moved(bench, s->me, size) / us / 1e3;
+  double values[COLUMNS];
+  values[US] = us;
+  values[ALGBW] = (double)size.bytes / us / 1e3; /* as nccl-tests defines it */
+  values[RATE] = rate;
+  values[PERCENT] = 100 * rate / s->limit;
+  values[RATIO] = cells[0].us[MEDIAN] / us;
+  printf(" %12zu  %-22s", size.bytes, bench->variants[v].name);
   for (int c = 0; c < COLUMNS; c++) {
     const int width = columns[c].width;
-    if (!has_column(out, c)) continue;
+    if (!has_column(s, c)) continue;
     if (isfinite(values[c]))
       printf("%*.*f%s", width - (int)strlen(columns[c].unit), columns[c].digits, values[c],
              columns[c].unit);
     else
       printf("%*s", width, "-");
   }
-  launcher_print(out->me, "%8llu\n", cell->wrong);
+  launcher_print(s->me, "%8llu\n", cells[v].wrong);
 
-  struct rows *rows = &out->rows;
-  if (bench->series) rows_text(rows, bench->series_name, bench->series[row->size.series]);
-  rows_integer(rows, "bytes", row->size.bytes);
-  rows_integer(rows, "count", row->size.count);
-  rows_text(rows, "type", out->opt->type->name);
-  rows_integer(rows, "ranks", (unsigned long long)out->me->nranks);
-  rows_integer(rows, "graph", (unsigned long long)out->opt->graph_launches);
+  struct rows *rows = &s->rows;
+  if (bench->series) rows_text(rows, bench->series_name, bench->series[size.series]);
+  rows_integer(rows, "bytes", size.bytes);
+  rows_integer(rows, "count", size.count);
+  rows_text(rows, "type", s->opt->type->name);
+  rows_integer(rows, "ranks", (unsigned long long)s->me->nranks);
+  rows_integer(rows, "graph", (unsigned long long)s->opt->graph_launches);
   rows_text(rows, "variant", bench->variants[v].name);
-  for (int t = 0; t < TIMES; t++) rows_number(rows, time_names[t], cell->us[t]);
+  for (int t = 0; t < TIMES; t++) rows_number(rows, time_names[t], cells[v].us[t]);
   rows_number(rows, "algbw", values[ALGBW]);
   rows_number(rows, bench->rate, rate);
   rows_number(rows, "ratio", values[RATIO]);
-  rows_number(rows, "limit", out->limit > 0 ? out->limit : (double)NAN);
-  rows_integer(rows, "wrong", cell->wrong);
+  rows_number(rows, "limit", s->limit > 0 ? s->limit : (double)NAN);
+  rows_integer(rows, "wrong", cells[v].wrong);
   rows_end(rows);
 }
 
 /* ---- what is measured --------------------------------------------------------------------- */
 
-/* One variant at one size, ready to be timed. */
-struct timing {
-  const struct bench_variant *variant;
-  struct bench_size size;
-  const struct options *opt;
-  cudaStream_t stream;
-  cudaEvent_t start, stop;
-  cudaGraphExec_t graph; /* opt->iterations calls, with -G */
-};
-
-static void enqueue_calls(const struct timing *t, long calls)
+static void enqueue_calls(const struct sweep *s, const struct bench_variant *variant,
+                          struct bench_size size, long calls)
 {
-  for (long i = 0; i < calls; i++)
-    t->variant->call(t->variant->state, t->size, i % t->size.slots, t->stream);
+  for (long i = 0; i < calls; i++) variant->call(variant->state, size, i % size.slots, s->stream);
 }
 
 /* Captures the calls and does not run them. To capture a collective is collective as well. */
-static void make_graph(struct timing *t)
+static cudaGraphExec_t make_graph(const struct sweep *s, const struct bench_variant *variant,
+                                  struct bench_size size)
 {
   cudaGraph_t graph;
+  cudaGraphExec_t exec;
   /* thread-local: under the pthread launcher other ranks may allocate meanwhile */
-  CUDACHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal));
-  enqueue_calls(t, t->opt->iterations);
-  CUDACHECK(cudaStreamEndCapture(t->stream, &graph));
-  CUDACHECK(cudaGraphInstantiate(&t->graph, graph, 0));
+  CUDACHECK(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
+  enqueue_calls(s, variant, size, size.calls);
+  CUDACHECK(cudaStreamEndCapture(s->stream, &graph));
+  CUDACHECK(cudaGraphInstantiate(&exec, graph, 0));
   CUDACHECK(cudaGraphDestroy(graph));
+  return exec;
 }
 
-/* Microseconds per call on the slowest rank. */
-static double time_repetition(const struct rank *me, const struct timing *t)
+/* Microseconds per call on the slowest rank. `graph` may be NULL. */
+static double time_repetition(const struct sweep *s, const struct bench_variant *variant,
+                              struct bench_size size, cudaGraphExec_t graph)
 {
-  const long launches = t->opt->graph_launches;
-  const long calls = t->opt->iterations * (launches ? launches : 1);
+  const long launches = s->opt->graph_launches;
+  const long calls = size.calls * (graph ? launches : 1);
   float ms;
-  launcher_barrier(me); /* start together: waiting for a late rank is not part of the call */
-  CUDACHECK(cudaEventRecord(t->start, t->stream));
-  if (!launches) enqueue_calls(t, calls);
-  for (long i = 0; i < launches; i++) CUDACHECK(cudaGraphLaunch(t->graph, t->stream));
-  CUDACHECK(cudaEventRecord(t->stop, t->stream));
-  CUDACHECK(cudaEventSynchronize(t->stop));
-  CUDACHECK(cudaEventElapsedTime(&ms, t->start, t->stop));
-  return launcher_max(me, ms * 1e3 / (double)calls);
+  launcher_barrier(s->me); /* start together: waiting for a late rank is not part of the call */
+  CUDACHECK(cudaEventRecord(s->start, s->stream));
+  if (!graph) enqueue_calls(s, variant, size, calls);
+  for (long i = 0; i < launches; i++) CUDACHECK(cudaGraphLaunch(graph, s->stream));
+  CUDACHECK(cudaEventRecord(s->stop, s->stream));
+  CUDACHECK(cudaEventSynchronize(s->stop));
+  CUDACHECK(cudaEventElapsedTime(&ms, s->start, s->stop));
+  return launcher_max(s->me, ms * 1e3 / (double)calls);
 }
 
 /* The number of wrong elements in the results, over all ranks. */
-static unsigned long long check(const struct rank *me, const struct timing *t)
+static unsigned long long check(const struct rank *me, const struct bench_variant *variant,
+                                struct bench_size size)
 {
-  unsigned long long mine = t->variant->check(t->variant->state, t->size), all[me->nranks];
-  unsigned long long wrong = 0;
+  unsigned long long mine = variant->check(variant->state, size), all[me->nranks], wrong = 0;
   launcher_allgather(me, &mine, all, sizeof mine);
   for (int rank = 0; rank < me->nranks; rank++) wrong += all[rank];
   return wrong;
@@ -196,93 +205,93 @@ static void summarise(struct cell *cell, double *us, long n)
   for (int t = 0; t < TIMES; t++) cell->us[t] = shown ? times[t] : (double)NAN;
 }
 
-/* Measures all variants at one size. */
-static void run_size(const struct rank *me, const struct options *opt, const struct bench *bench,
-                     cudaStream_t stream, struct row *row)
+/* Measures all variants at one size. Returns whether a result was wrong. */
+static bool run_size(struct sweep *s, struct bench_size size)
 {
-  struct timing timings[BENCH_MAX_VARIANTS];
-  const long n = opt->repetitions;
-  double *us = malloc((size_t)(bench->nvariants * n) * sizeof *us);
+  const struct bench_variant *variants = s->bench->variants;
+  const int nvariants = s->bench->nvariants;
+  const long n = s->opt->repetitions;
+  struct cell cells[BENCH_MAX_VARIANTS];
+  cudaGraphExec_t graphs[BENCH_MAX_VARIANTS] = {NULL};
+  bool wrong = false;
+  double *us = malloc((size_t)(nvariants * n) * sizeof *us);
   if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
 
-  for (int v = 0; v < bench->nvariants; v++) {
-    struct timing *t = &timings[v];
-    *t = (struct timing){&bench->variants[v], row->size, opt, stream, NULL, NULL, NULL};
+  for (int v = 0; v < nvariants; v++) {
     launcher_step("bench: verification before timing");
-    CUDACHECK(cudaEventCreate(&t->start));
-    CUDACHECK(cudaEventCreate(&t->stop));
-    t->variant->fill(t->variant->state, t->size);
-    enqueue_calls(t, t->size.slots);
-    row->cells[v].wrong = check(me, t);
+    variants[v].fill(variants[v].state, size);
+    enqueue_calls(s, &variants[v], size, size.slots);
+    cells[v].wrong = check(s->me, &variants[v], size);
     launcher_step("bench: warm-up");
-    enqueue_calls(t, opt->warmup);
-    CUDACHECK(cudaStreamSynchronize(stream));
-    if (opt->graph_launches) make_graph(t);
+    enqueue_calls(s, &variants[v], size, s->opt->warmup);
+    CUDACHECK(cudaStreamSynchronize(s->stream));
+    if (!s->opt->graph_launches) continue;
+    graphs[v] = make_graph(s, &variants[v], size);
+    time_repetition(s, &variants[v], size, graphs[v]); /* a graph's first launch is slow */
   }
-  for (int v = 0; v < bench->nvariants; v++)
-    if (timings[v].graph) time_repetition(me, &timings[v]); /* a graph's first launch is slow */
   for (long i = 0; i < n; i++) {
     launcher_step("bench: timing");
-    for (int v = 0; v < bench->nvariants; v++) {
-      const struct timing *t = &timings[v];
+    for (int v = 0; v < nvariants; v++) {
       const bool last = i == n - 1; /* verified at once, because variants may share buffers */
-      if (last) t->variant->fill(t->variant->state, t->size);
-      us[v * n + i] = time_repetition(me, t);
-      if (last) row->cells[v].wrong += check(me, t);
+      if (last) variants[v].fill(variants[v].state, size);
+      us[v * n + i] = time_repetition(s, &variants[v], size, graphs[v]);
+      if (last) cells[v].wrong += check(s->me, &variants[v], size);
     }
   }
-  for (int v = 0; v < bench->nvariants; v++) {
-    struct timing *t = &timings[v];
-    summarise(&row->cells[v], us + v * n, n);
-    CUDACHECK(cudaEventDestroy(t->start));
-    CUDACHECK(cudaEventDestroy(t->stop));
-    if (t->graph) CUDACHECK(cudaGraphExecDestroy(t->graph));
+  for (int v = 0; v < nvariants; v++) {
+    summarise(&cells[v], us + v * n, n);
+    wrong |= cells[v].wrong != 0;
+    if (graphs[v]) CUDACHECK(cudaGraphExecDestroy(graphs[v]));
+    if (s->me->rank == 0) output_variant(s, size, cells, v);
   }
   free(us);
+  return wrong;
 }
 
 /* Measures all sizes of one series. Returns whether a result was wrong. */
-static bool run_series(const struct rank *me, const struct options *opt, const struct bench *bench,
-                       int series, cudaStream_t stream, struct output *out)
+static bool run_series(struct sweep *s, int series)
 {
-  size_t last_bytes = 0;
+  const struct options *opt = s->opt;
+  const size_t element = opt->type->size;
   bool wrong = false;
-  if (bench->series) launcher_print(me, "# %s %s\n", bench->series_name, bench->series[series]);
-  for (size_t bytes = opt->min_bytes; bytes <= opt->max_bytes; bytes *= (size_t)opt->factor) {
-    struct row row = {.size = {.series = series, .count = bytes / opt->type->size}};
-    if (row.size.count == 0) row.size.count = 1;
-    row.size.bytes = row.size.count * opt->type->size;
-    if (row.size.bytes == last_bytes) continue; /* several sizes below one element */
-    last_bytes = row.size.bytes;
-    row.size.slots = (long)(opt->max_bytes / row.size.bytes);
-    if (row.size.slots > opt->iterations) row.size.slots = opt->iterations;
-    if (row.size.slots == 0) row.size.slots = 1; /* an element is larger than maxbytes */
-    run_size(me, opt, bench, stream, &row);
-    for (int v = 0; v < bench->nvariants; v++) {
-      wrong |= row.cells[v].wrong != 0;
-      if (me->rank == 0) output_variant(out, &row, v);
-    }
-  }
+  if (s->bench->series)
+    launcher_print(s->me, "# %s %s\n", s->bench->series_name, s->bench->series[series]);
+  size_t bytes = opt->min_bytes < element ? element : opt->min_bytes;
+  do { /* once at least, even if an element is larger than maxbytes */
+    struct bench_size size = {.series = series, .count = bytes / element};
+    size.bytes = size.count * element;
+    size.calls = calls_of(opt, bytes);
+    size.slots = (long)(opt->max_bytes / size.bytes);
+    if (size.slots > size.calls) size.slots = size.calls;
+    if (size.slots == 0) size.slots = 1;
+    wrong |= run_size(s, size);
+    bytes = next_size(opt, bytes);
+  } while (bytes <= opt->max_bytes);
   return wrong;
 }
 
 int bench_run(const struct rank *me, const struct options *opt, const struct bench *bench,
               cudaStream_t stream)
 {
-  struct output out = {.bench = bench, .opt = opt, .me = me};
-  bool wrong = false, failed = me->rank == 0 && start_output(&out) != 0;
+  struct sweep s = {.me = me, .opt = opt, .bench = bench, .stream = stream};
+  if (bench_shows_times) s.limit = bench->limit;
+  bool wrong = false, failed = me->rank == 0 && start_output(&s) != 0;
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code != EXIT_VERIFIED) return code;
 
+  CUDACHECK(cudaEventCreate(&s.start));
+  CUDACHECK(cudaEventCreate(&s.stop));
   for (int v = 0; v < bench->nvariants; v++)
     if (bench->variants[v].setup) bench->variants[v].setup(bench->variants[v].state);
   for (int series = 0; series < (bench->series ? bench->nseries : 1); series++)
-    wrong |= run_series(me, opt, bench, series, stream, &out);
+    wrong |= run_series(&s, series);
   launcher_step("bench: teardown");
   for (int v = 0; v < bench->nvariants; v++)
     if (bench->variants[v].teardown) bench->variants[v].teardown(bench->variants[v].state);
-  rows_finish(&out.rows);
-  code = output_files_publish(me, &(struct output_file *){&out.rows.output},
-                              out.rows.output.stream != NULL);
+  CUDACHECK(cudaEventDestroy(s.start));
+  CUDACHECK(cudaEventDestroy(s.stop));
+  rows_finish(&s.rows);
+  code = output_files_publish(me, &(struct output_file *){&s.rows.output},
+                              s.rows.output.stream != NULL);
   return launcher_agree(me, wrong && code == EXIT_VERIFIED ? EXIT_WRONG_DATA : code);
 }

@@ -18,7 +18,8 @@ struct bench_size {
   int series;   /* which of bench.series */
   size_t bytes; /* of one call, per rank */
   size_t count; /* elements: bytes / size of the type */
-  long slots;   /* calls whose data fit into buffers of maxbytes, at most n */
+  long calls;   /* in one repetition, or in its graph */
+  long slots;   /* calls whose data fit into buffers of maxbytes, at most `calls` */
 };
 
 /* One way to do the operation. The functions are called on every rank in the same order, with the

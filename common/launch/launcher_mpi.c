@@ -76,7 +76,6 @@ static bool may_share(void)
 struct placement {
   int device;    /* -1: it gets none */
   char uuid[16]; /* of that GPU, unique in the world */
-  bool may_share;
 };
 
 const bool launcher_graphs_can_deadlock = false;
@@ -86,12 +85,12 @@ const bool launcher_graphs_can_deadlock = false;
 
 static struct placement place(const struct rank *me, char error[LAUNCHER_TEXT])
 {
-  struct placement mine = {.device = -1, .may_share = may_share()};
+  struct placement mine = {.device = -1};
   struct cudaDeviceProp properties;
   int local = local_rank(me);
   int gpus = launcher_visible_gpus(error, LAUNCHER_TEXT);
   if (gpus == 0) return mine;
-  if (gpus > 1 && local >= gpus && !mine.may_share) {
+  if (gpus > 1 && local >= gpus && !may_share()) {
     snprintf(error, LAUNCHER_TEXT,
              "rank %d is number %d on its host, which shows %d GPUs; " ALLOWED, me->rank, local + 1,
              gpus);
@@ -111,7 +110,7 @@ static void check_placement(struct rank *me, const struct placement *all, char e
     if (i == me->rank || all[i].device < 0) continue;
     if (memcmp(all[i].uuid, mine->uuid, sizeof mine->uuid) != 0) continue;
     me->sharing++;
-    if (!*error && !(all[i].may_share && mine->may_share))
+    if (!*error && !may_share())
       snprintf(error, LAUNCHER_TEXT, "ranks %d and %d have the same GPU; " ALLOWED, me->rank, i);
   }
 }

@@ -48,10 +48,10 @@ static void build_table(struct option_spec *table, struct options *opt,
        1LL << 40},
       {"maxbytes", 'e', OPTION_SIZE, &opt->max_bytes, "SIZE",
        "--bench: largest size (" DEFAULT_MAX_TEXT ")", 1, 1LL << 40},
-      {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N", "--bench: next size = size * N (4)", 2,
-       1 << 20},
-      {"iters", 'n', OPTION_LONG, &opt->iterations, "N", "--bench: calls in one repetition (20)", 1,
-       1000000},
+      {"stepfactor", 'f', OPTION_LONG, &opt->factor, "N",
+       "--bench: next size = size * N (2 from 64K to 64M, else 4)", 2, 1 << 20},
+      {"iters", 'n', OPTION_LONG, &opt->iterations, "N",
+       "--bench: calls in one repetition, above 64M a quarter of them (20)", 1, 1000000},
       {"warmup_iters", 'w', OPTION_LONG, &opt->warmup, "N", "--bench: calls before timing (5)", 0,
        1000000},
       {"repetitions", 0, OPTION_LONG, &opt->repetitions, "N",
@@ -111,19 +111,6 @@ const char *shown(const char *text, char shown[SHOWN_TEXT])
   return shown;
 }
 
-/* 4096 -> "4K", for messages. */
-static const char *short_number(double value, enum number_kind kind, char *text, size_t size)
-{
-  static const char *const units[] = {"", "K", "M", "G"};
-  int unit = 0;
-  while (kind == NUMBER_SIZE && unit < 3 && value >= 1024 && fmod(value, 1024) == 0) {
-    value /= 1024;
-    unit++;
-  }
-  snprintf(text, size, "%.15g%s", value, units[unit]);
-  return text;
-}
-
 /* The number of `name` among the words of `list`, which a blank or | separates; -1: not there. */
 static int find_word(const char *name, const char *list)
 {
@@ -145,15 +132,14 @@ static int store_number(const struct option_spec *row, const char *text, char *e
                                         "a whole number, optionally with K, M or G",
                                         "a number such as 0.01 or 1e-3"};
   const double min = kind == NUMBER_REAL ? LEAST_DOUBLE : (double)row->min;
-  char low[32], high[32], typed[SHOWN_TEXT];
+  char typed[SHOWN_TEXT];
   double number;
   shown(text, typed);
   if (options_number(text, kind, &number) != 0)
     return FAIL("--%s: cannot read '%s'; allowed: %s", row->name, typed, allowed[kind]);
   if (!(number >= min && number <= (double)row->max))
-    return FAIL("--%s: %s is out of range; allowed: %s to %s", row->name, typed,
-                short_number(min, kind, low, sizeof low),
-                short_number((double)row->max, kind, high, sizeof high));
+    return FAIL("--%s: %s is out of range; allowed: %.15g to %.15g", row->name, typed, min,
+                (double)row->max);
   if (kind == NUMBER_REAL)
     *(double *)row->value = number;
   else if (kind == NUMBER_SIZE)
@@ -181,12 +167,6 @@ static int store(const struct option_spec *row, const char *text, const char *ty
       return FAIL("--%s: '%s' has a wrong ending; allowed: .json and .csv", row->name, typed);
     *(const char **)row->value = text;
     return 0;
-  case OPTION_STRING:
-  case OPTION_INPUT:
-  case OPTION_RANK_INPUT:
-  case OPTION_RANK_OUTPUT:
-    *(const char **)row->value = text;
-    return 0;
   case OPTION_TYPE:
     if (find_word(text, types) < 0)
       return FAIL("--%s: unknown type '%s'; allowed: %s", row->name, typed, types);
@@ -200,10 +180,10 @@ static int store(const struct option_spec *row, const char *text, const char *ty
   case OPTION_SIZE:
   case OPTION_DOUBLE:
     return store_number(row, text, error, error_size);
-  case OPTION_ABSENT: /* in no table */
-    break;
+  default: /* strings and files */
+    *(const char **)row->value = text;
+    return 0;
   }
-  return -1;
 }
 
 /* Rules between options. `for_bench` is an option that was given and needs --bench, or NULL. */
@@ -225,7 +205,6 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
   *opt = (struct options){.type = datatype_find("float"),
                           .min_bytes = 16,
                           .max_bytes = DEFAULT_MAX_BYTES,
-                          .factor = 4,
                           .iterations = 20,
                           .warmup = 5,
                           .repetitions = 11,
@@ -277,7 +256,6 @@ int options_parse(struct options *opt, const struct option_spec *own, const char
 struct file {
   const struct option_spec *row;
   int rank;
-  bool output;
   char *name, *identity; /* see file_identity */
 };
 
@@ -286,70 +264,71 @@ static bool is_per_rank(const struct option_spec *row)
   return row->kind == OPTION_RANK_INPUT || row->kind == OPTION_RANK_OUTPUT;
 }
 
-/* Fills `files` with those of all ranks from `first` to `last`, and returns their number. */
-static int list_files(const struct option_spec *table, int first, int last, struct file *files)
+static bool is_output(const struct option_spec *row)
+{
+  return row->kind == OPTION_OUTPUT || row->kind == OPTION_RANK_OUTPUT;
+}
+
+/* Fills `files` with those of all ranks, and returns their number. */
+static int list_files(const struct option_spec *table, int nranks, struct file *files)
 {
   int n = 0;
   for (const struct option_spec *row = table; row->name; row++) {
-    const bool output = row->kind == OPTION_OUTPUT || row->kind == OPTION_RANK_OUTPUT;
-    if (!output && !is_per_rank(row) && row->kind != OPTION_INPUT) continue;
+    if (!is_output(row) && !is_per_rank(row) && row->kind != OPTION_INPUT) continue;
     const char *pattern = *(char **)row->value;
-    for (int rank = first; pattern && rank <= last; rank++) {
-      if (rank > first && !is_per_rank(row)) break;
+    for (int rank = 0; pattern && rank < (is_per_rank(row) ? nranks : 1); rank++) {
       char *name = file_of_rank(pattern, rank);
-      files[n++] = (struct file){row, rank, output, name, file_identity(name)};
+      files[n++] = (struct file){row, rank, name, file_identity(name)};
     }
   }
   return n;
 }
 
-/* Is an output also another file of these, or the file that standard output goes to? */
-static int check_distinct(const struct file *files, int n, char *error, size_t error_size)
+/* Is this output also another one of `files`? */
+static int check_distinct(const struct file *one, const struct file *files, int n, char *error,
+                          size_t error_size)
 {
-  char typed[SHOWN_TEXT], ranks[48] = "", *standard = file_identity("/proc/self/fd/1");
-  int failed = 0;
-  for (const struct file *one = files; one < files + n && !failed; one++) {
-    if (!one->identity) continue;
-    shown(one->name, typed);
-    if (one->output && standard && strcmp(one->identity, standard) == 0)
-      failed = FAIL("--%s and standard output are the same file: %s", one->row->name, typed);
-    for (const struct file *other = files; other < one && !failed; other++) {
-      if (!other->identity || strcmp(one->identity, other->identity) != 0) continue;
-      if (!one->output && !other->output) continue;
-      if (one->row == other->row)
-        snprintf(ranks, sizeof ranks, " (on ranks %d and %d)", other->rank, one->rank);
-      failed = FAIL("--%s and --%s are the same file: %s%s", one->row->name, other->row->name,
-                    typed, ranks);
-    }
+  char typed[SHOWN_TEXT], ranks[48] = "";
+  for (const struct file *other = files; other < files + n; other++) {
+    if (other == one || !other->identity || strcmp(one->identity, other->identity) != 0) continue;
+    if (one->row == other->row)
+      snprintf(ranks, sizeof ranks, " (on ranks %d and %d)", one->rank, other->rank);
+    return FAIL("--%s and --%s are the same file: %s%s", one->row->name, other->row->name,
+                shown(one->name, typed), ranks);
   }
-  free(standard);
-  return failed;
+  return 0;
+}
+
+/* Can this rank use the file? */
+static int check_file(const struct file *file, int rank, int nranks, char *error, size_t error_size)
+{
+  char typed[SHOWN_TEXT];
+  const char *pattern = *(char **)file->row->value;
+  if (is_per_rank(file->row) && nranks > 1 && !strstr(pattern, "%r"))
+    return FAIL("--%s: '%s' is one file for %d ranks; write %%r, which becomes the rank, "
+                "into the name",
+                file->row->name, shown(pattern, typed), nranks);
+  if (!is_output(file->row) || file->rank != rank) return 0;
+  return output_file_check(file->name, error, error_size);
 }
 
 int options_check_files(struct options *opt, const struct option_spec *own, int rank, int nranks,
                         char *error, size_t error_size)
 {
   struct option_spec table[MAX_OPTIONS];
-  char typed[SHOWN_TEXT];
   build_table(table, opt, own);
-  /* rank 0 compares the files of all ranks */
   struct file *files = calloc((size_t)(MAX_OPTIONS * nranks), sizeof *files);
   if (!files) return FAIL("out of memory");
-  const int n = list_files(table, rank == 0 ? 0 : rank, rank == 0 ? nranks - 1 : rank, files);
+  const int n = list_files(table, nranks, files);
   int failed = 0;
   for (const struct file *file = files; file < files + n && !failed; file++) {
-    const char *pattern = *(char **)file->row->value;
-    if (is_per_rank(file->row) && nranks > 1 && !strstr(pattern, "%r"))
-      failed = FAIL("--%s: '%s' is one file for %d ranks; write %%r, which becomes the rank, "
-                    "into the name",
-                    file->row->name, shown(pattern, typed), nranks);
+    failed = check_file(file, rank, nranks, error, error_size);
+    if (!failed && file->identity && is_output(file->row))
+      failed = check_distinct(file, files, n, error, error_size);
   }
-  if (!failed) failed = check_distinct(files, n, error, error_size);
-  for (const struct file *file = files; file < files + n; file++) {
-    const bool mine = file->output && file->rank == rank && (is_per_rank(file->row) || rank == 0);
-    if (mine && !failed) failed = output_file_check(file->name, error, error_size);
-    free(file->name);
-    free(file->identity);
+  for (int i = 0; i < n; i++) {
+    free(files[i].name);
+    free(files[i].identity);
   }
   free(files);
   return failed;

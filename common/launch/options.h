@@ -18,7 +18,7 @@ struct options {
   const struct datatype *type; /* -d, --datatype */
   size_t count;                /* --count: elements per rank; 0 = the program's default */
   size_t min_bytes, max_bytes; /* -b, -e */
-  long factor;                 /* -f: next size = size * factor */
+  long factor;                 /* -f: next size = size * factor; 0 = see next_size */
   bool sizes;                  /* one of these three was given */
   long iterations;             /* -n: calls in one timed repetition */
   long warmup;                 /* -w: calls before timing */

@@ -2,10 +2,8 @@
 #include "output_file.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -29,34 +27,27 @@ static char *text(const char *format, ...)
   return result;
 }
 
-/* The name at the end of all links, whose file need not exist; NULL if a folder does not. */
+/* The name at the end of all links, also of a file that does not exist; NULL if its folder does
+ * not. */
 static char *without_links(const char *name)
 {
-  char target[PATH_MAX], *path = realpath(name, NULL);
+  char *path = realpath(name, NULL);
   if (path || errno != ENOENT) return path;
   const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
   char *folder = text("%.*s./", (int)(last - name), name);
-  const ssize_t length = readlink(name, target, sizeof target - 1);
-  if (length >= 0) { /* a link to a file that is still to be made */
-    target[length] = '\0';
-    char *next = text("%s%s", *target == '/' ? "" : folder, target);
-    path = without_links(next);
-    free(next);
-  } else if (*last && (path = realpath(folder, NULL))) {
-    char *real = path;
-    path = text("%s/%s", real, last);
-    free(real);
-  }
+  char *real = *last ? realpath(folder, NULL) : NULL;
   free(folder);
+  if (!real) return NULL;
+  path = text("%s/%s", real, last);
+  free(real);
   return path;
 }
 
 char *file_identity(const char *name)
 {
   struct stat status;
-  if (stat(name, &status) != 0) return without_links(name);
-  if (S_ISCHR(status.st_mode)) return NULL;
-  return text("%jd:%jd", (intmax_t)status.st_dev, (intmax_t)status.st_ino);
+  if (stat(name, &status) == 0 && S_ISCHR(status.st_mode)) return NULL;
+  return without_links(name);
 }
 
 /* Opens a new file beside the old one, which gets the mode of the old one. No other file has its

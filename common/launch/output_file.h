@@ -3,7 +3,7 @@
  * NAME.<8 digits>.tmp, which no other file has. So a reader never finds half a file, an old file
  * survives a run that fails, and two jobs do not write into each other's file. (A run that is ended
  * early leaves that file.) A new file takes the place of the old one: at the end of links, and with
- * the same mode. A FIFO or device is written to directly.
+ * the same mode. A FIFO or device is written to directly, a link that leads nowhere is replaced.
  *
  * Functions return 0, or -1 with one line (no newline) in `error`. */
 #ifndef COMMON_OUTPUT_FILE_H
@@ -36,8 +36,8 @@ void output_file_close(struct output_file *file);
  * their names. A rank may have no files. Collective. */
 int output_files_publish(const struct rank *me, struct output_file *const *files, int nfiles);
 
-/* A text that is the same for all names of one file, which need not exist. NULL: a device, or there
- * is no such folder. The caller frees it. */
+/* The one name of a file that has several, by folders and links; it need not exist. NULL: a device,
+ * or there is no such folder. The caller frees it. */
 char *file_identity(const char *name);
 
 /* The pattern with the rank instead of each %r. The caller frees it. */

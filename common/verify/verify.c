@@ -17,99 +17,80 @@ static uint64_t mask_of(const struct verifier *v)
 }
 
 static void launch(struct verifier *v, enum verify_operation operation, const void *buffer,
-                   size_t count, cudaStream_t stream)
+                   size_t count)
 {
-  CUDACHECK(
-      verify_launch(operation, (void *)buffer, count, v->data, v->me->rank, v->device, stream));
+  const struct verify_job job = {(void *)buffer, count, v->data, v->me->rank, v->device};
+  CUDACHECK(verify_launch(operation, job, v->stream));
 }
 
-/* Waits, so that comparisons in any stream may follow. */
 static void reset_counts(struct verifier *v)
 {
-  CUDACHECK(cudaMemsetAsync(&v->device->wrong, 0, sizeof v->device->wrong, v->own));
-  CUDACHECK(cudaMemsetAsync(&v->device->first, 0xFF, sizeof v->device->first, v->own));
-  CUDACHECK(cudaStreamSynchronize(v->own));
+  CUDACHECK(cudaMemsetAsync(&v->device->wrong, 0, sizeof v->device->wrong, v->stream));
+  CUDACHECK(cudaMemsetAsync(&v->device->first, 0xFF, sizeof v->device->first, v->stream));
 }
 
 void verifier_init(struct verifier *v, const struct rank *me, const struct datatype *type,
                    cudaStream_t stream)
 {
-  *v = (struct verifier){.me = me, .type = type, .stream = stream, .code = EXIT_VERIFIED};
+  *v = (struct verifier){.me = me, .type = type, .stream = stream};
   v->data = (struct verify_data){type->nccl, type->size, me->nranks, mask_of(v)};
-  /* non-blocking: it does not even wait for the default stream */
-  CUDACHECK(cudaStreamCreateWithFlags(&v->own, cudaStreamNonBlocking));
   CUDACHECK(cudaMalloc((void **)&v->device, sizeof *v->device));
-  CUDACHECK(cudaMemsetAsync(v->device, 0, sizeof *v->device, v->own));
+  CUDACHECK(cudaMemsetAsync(v->device, 0, sizeof *v->device, stream));
   reset_counts(v);
 }
 
 void verifier_free(struct verifier *v)
 {
   CUDACHECK(cudaFree(v->device));
-  CUDACHECK(cudaStreamDestroy(v->own));
 }
 
 void verifier_fill(struct verifier *v, void *sendbuff, void *recvbuff, size_t count)
 {
-  launch(v, VERIFY_FILL, sendbuff, count, v->stream);
+  launch(v, VERIFY_FILL, sendbuff, count);
   if (recvbuff) CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, count * v->type->size, v->stream));
 }
 
 void verifier_compare(struct verifier *v, const void *buffer, size_t count)
 {
-  launch(v, VERIFY_COMPARE, buffer, count, v->stream);
+  launch(v, VERIFY_COMPARE, buffer, count);
 }
 
 void verifier_digest(struct verifier *v, const void *buffer, size_t count)
 {
-  launch(v, VERIFY_DIGEST, buffer, count, v->stream);
+  launch(v, VERIFY_DIGEST, buffer, count);
 }
 
 void verifier_next_round(struct verifier *v)
 {
-  launch(v, VERIFY_NEXT_ROUND, NULL, 0, v->stream);
+  launch(v, VERIFY_NEXT_ROUND, NULL, 0);
 }
 
 /* Waits for the stream and returns what its kernels have counted. */
-static struct verify_state fetch_state(struct verifier *v, cudaStream_t stream)
+static struct verify_state fetch_state(struct verifier *v)
 {
   struct verify_state state;
-  CUDACHECK(cudaMemcpyAsync(&state, v->device, sizeof state, cudaMemcpyDeviceToHost, stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
+  CUDACHECK(cudaMemcpyAsync(&state, v->device, sizeof state, cudaMemcpyDeviceToHost, v->stream));
+  CUDACHECK(cudaStreamSynchronize(v->stream));
   return state;
 }
 
-static unsigned long long report(struct verifier *v, const char *what, cudaStream_t stream)
+unsigned long long verifier_report(struct verifier *v, const char *what)
 {
-  const struct verify_state state = fetch_state(v, stream);
+  const struct verify_state state = fetch_state(v);
   const size_t i = (size_t)state.first;
   const long double is = datatype_value(v->type, state.bits);
   if (state.wrong == 0) return 0;
-  const bool poison = state.bits == ~0ULL >> (64 - 8 * v->type->size); /* see verifier_fill */
-  launcher_error("%s: element %zu is %.20Lg, expected %llu (%llu elements wrong)%s", what, i,
+  launcher_error("%s: element %zu is %.20Lg, expected %llu (%llu elements wrong)", what, i,
                  is == is ? is : (long double)NAN /* without a sign */,
-                 (unsigned long long)verify_expected(&v->data, state.round, i), state.wrong,
-                 poison ? ": the element was never written; did you wait for the stream?" : "");
+                 (unsigned long long)verify_expected(&v->data, state.round, i), state.wrong);
   reset_counts(v);
   v->code = EXIT_WRONG_DATA;
   return state.wrong;
 }
 
-unsigned long long verifier_report(struct verifier *v, const char *what)
-{
-  return report(v, what, v->stream);
-}
-
-void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count)
-{
-  launch(v, VERIFY_COMPARE, buffer, count, v->own);
-  launch(v, VERIFY_DIGEST, buffer, count, v->own);
-  report(v, what, v->own);
-}
-
 void verifier_print_digest(struct verifier *v)
 {
-  uint64_t mine = fetch_state(v, v->stream).digest, all[v->me->nranks], joined = 0;
+  uint64_t mine = fetch_state(v).digest, all[v->me->nranks], joined = 0;
   launcher_allgather(v->me, &mine, all, sizeof mine);
   for (int rank = 0; rank < v->me->nranks; rank++) joined = hash_mix(joined ^ all[rank]);
   launcher_print(v->me, "Digest: %016llx\n", (unsigned long long)joined);

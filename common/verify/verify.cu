@@ -20,11 +20,12 @@ static unsigned blocks_for(size_t count)
 }
 
 template <typename Word>
-static __global__ void fill(Word *buffer, size_t count, verify_data data, int rank,
-                            const verify_state *state)
+static __global__ void fill(verify_job job)
 {
-  for (size_t i = first_element(); i < count; i += stride())
-    buffer[i] = (Word)verify_bits(data.type, verify_input(&data, state->round, rank, i));
+  const uint64_t round = job.state->round;
+  for (size_t i = first_element(); i < job.count; i += stride())
+    ((Word *)job.buffer)[i] =
+        (Word)verify_bits(job.data.type, verify_input(&job.data, round, job.rank, i));
 }
 
 /* Changes the lowest index and its element together. Only one thread of a block calls this: if two
@@ -43,16 +44,16 @@ static __device__ void record(verify_state *state, unsigned long long first, uin
 }
 
 template <typename Word>
-static __global__ void compare(const Word *buffer, size_t count, verify_data data,
-                               verify_state *state)
+static __global__ void compare(verify_job job)
 {
   __shared__ unsigned long long block_first;
+  const uint64_t round = job.state->round;
   unsigned long long wrong = 0, first = ~0ULL;
   Word bits = 0;
   if (threadIdx.x == 0) block_first = ~0ULL;
-  for (size_t i = first_element(); i < count; i += stride()) {
-    const Word element = buffer[i]; /* read once: it may change if the caller did not wait */
-    if (element == (Word)verify_bits(data.type, verify_expected(&data, state->round, i))) continue;
+  for (size_t i = first_element(); i < job.count; i += stride()) {
+    const Word element = ((Word *)job.buffer)[i]; /* once: it may change if nobody has waited */
+    if (element == (Word)verify_bits(job.data.type, verify_expected(&job.data, round, i))) continue;
     if (wrong++ == 0) {
       first = i;
       bits = element;
@@ -60,52 +61,42 @@ static __global__ void compare(const Word *buffer, size_t count, verify_data dat
   }
   if (!__syncthreads_or(wrong != 0)) return;
   if (wrong != 0) {
-    atomicAdd(&state->wrong, wrong);
+    atomicAdd(&job.state->wrong, wrong);
     atomicMin(&block_first, first);
   }
   __syncthreads();
   if (wrong == 0 || first != block_first) return;
-  record(state, first, bits);
+  record(job.state, first, bits);
 }
 
 template <typename Word>
-static __global__ void digest(const Word *buffer, size_t count, verify_state *state)
+static __global__ void digest(verify_job job)
 {
   unsigned long long hash = 0; /* a sum: the order in which threads add does not matter */
-  for (size_t i = first_element(); i < count; i += stride())
-    hash += verify_element_hash(buffer[i], i);
-  if (hash) atomicAdd(&state->digest, hash);
+  for (size_t i = first_element(); i < job.count; i += stride())
+    hash += verify_element_hash(((Word *)job.buffer)[i], i);
+  if (hash) atomicAdd(&job.state->digest, hash);
 }
 
-static __global__ void next_round(verify_state *state)
+static __global__ void next_round(verify_job job)
 {
-  state->round++;
+  if (threadIdx.x == 0) job.state->round++;
 }
 
 /* `Word` is the unsigned integer that is as wide as an element. */
 template <typename Word>
-static void launch(verify_operation operation, void *buffer, size_t count, verify_data data,
-                   int rank, verify_state *state, cudaStream_t stream)
+static void launch(verify_operation operation, verify_job job, cudaStream_t stream)
 {
-  Word *words = (Word *)buffer;
-  const unsigned blocks = blocks_for(count);
-  if (operation == VERIFY_FILL)
-    fill<<<blocks, THREADS, 0, stream>>>(words, count, data, rank, state);
-  else if (operation == VERIFY_COMPARE)
-    compare<<<blocks, THREADS, 0, stream>>>(words, count, data, state);
-  else if (operation == VERIFY_DIGEST)
-    digest<<<blocks, THREADS, 0, stream>>>(words, count, state);
-  else
-    next_round<<<1, 1, 0, stream>>>(state);
+  void (*const kernels[])(verify_job) = {fill<Word>, compare<Word>, digest<Word>, next_round};
+  kernels[operation]<<<blocks_for(job.count), THREADS, 0, stream>>>(job);
 }
 
-cudaError_t verify_launch(verify_operation operation, void *buffer, size_t count, verify_data data,
-                          int rank, verify_state *state, cudaStream_t stream)
+cudaError_t verify_launch(verify_operation operation, verify_job job, cudaStream_t stream)
 {
-  auto function = data.size == 1   ? launch<uint8_t>
-                  : data.size == 2 ? launch<uint16_t>
-                  : data.size == 4 ? launch<uint32_t>
-                                   : launch<uint64_t>;
-  function(operation, buffer, count, data, rank, state, stream);
+  auto function = job.data.size == 1   ? launch<uint8_t>
+                  : job.data.size == 2 ? launch<uint16_t>
+                  : job.data.size == 4 ? launch<uint32_t>
+                                       : launch<uint64_t>;
+  function(operation, job, stream);
   return cudaGetLastError();
 }

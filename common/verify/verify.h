@@ -41,7 +41,6 @@ struct verifier {
   const struct rank *me;
   const struct datatype *type;
   cudaStream_t stream; /* the caller's, in which the collective is called */
-  cudaStream_t own;    /* for operations that only read a finished result */
   struct verify_data data;
   struct verify_state *device; /* device memory */
   int code;                    /* EXIT_VERIFIED until a report found wrong elements */
@@ -66,17 +65,11 @@ void verifier_digest(struct verifier *v, const void *buffer, size_t count);
 /* Changes the data of later fills and comparisons. */
 void verifier_next_round(struct verifier *v);
 
-/* Waits for `stream`, then reports the comparisons enqueued there: prints this rank's first wrong
- * element and the expected one to stderr, and sets v->code. Returns the number of wrong elements
- * since the last report. */
+/* ---- wait for `stream` ---------------------------------------------------------------------- */
+
+/* Prints this rank's first wrong element and the expected one to stderr, sets v->code. Returns the
+ * number of wrong elements since the last report. */
 unsigned long long verifier_report(struct verifier *v, const char *what);
-
-/* ---- read what is finished ------------------------------------------------------------------ */
-/* These do not wait for `stream`; they read through another stream at once. If you call them before
- * the collective has finished, they see the old contents. */
-
-/* Compare, add the elements to the digest, report. */
-void verifier_check(struct verifier *v, const char *what, const void *buffer, size_t count);
 
 /* Rank 0 prints the line of --digest: a hash over all ranks' results, the same for every launcher
  * and build. Collective. */

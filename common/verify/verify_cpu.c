@@ -6,60 +6,42 @@
 #include "verify_kernels.h"
 
 struct arguments {
-  char *buffer;
-  size_t count;
-  struct verify_data data;
-  int rank;
-  struct verify_state *state;
+  enum verify_operation operation;
+  struct verify_job job;
 };
 
-static uint64_t load(const struct arguments *a, size_t i)
+static void compare(struct verify_state *state, size_t i, uint64_t bits, uint64_t expected)
 {
-  uint64_t bits = 0; /* little-endian: the element is the low bytes */
-  memcpy(&bits, a->buffer + i * a->data.size, a->data.size);
-  return bits;
+  if (bits == expected) return;
+  state->wrong++;
+  if (i >= state->first) return;
+  state->first = i;
+  state->bits = bits;
 }
 
-static void fill(const void *arguments)
+static void run(const void *arguments)
 {
-  const struct arguments *a = arguments;
-  for (size_t i = 0; i < a->count; i++) {
-    uint64_t input = verify_input(&a->data, a->state->round, a->rank, i);
-    uint64_t bits = verify_bits(a->data.type, input);
-    memcpy(a->buffer + i * a->data.size, &bits, a->data.size);
+  const enum verify_operation operation = ((const struct arguments *)arguments)->operation;
+  const struct verify_job *job = &((const struct arguments *)arguments)->job;
+  const struct verify_data *data = &job->data;
+  const uint64_t round = job->state->round;
+  if (operation == VERIFY_NEXT_ROUND) job->state->round++;
+  for (size_t i = 0; i < job->count; i++) {
+    char *element = (char *)job->buffer + i * data->size;
+    uint64_t bits = 0; /* little-endian: the element is the low bytes */
+    memcpy(&bits, element, data->size);
+    if (operation == VERIFY_COMPARE)
+      compare(job->state, i, bits, verify_bits(data->type, verify_expected(data, round, i)));
+    if (operation == VERIFY_DIGEST) job->state->digest += verify_element_hash(bits, i);
+    if (operation != VERIFY_FILL) continue;
+    bits = verify_bits(data->type, verify_input(data, round, job->rank, i));
+    memcpy(element, &bits, data->size);
   }
 }
 
-static void compare(const void *arguments)
-{
-  const struct arguments *a = arguments;
-  for (size_t i = 0; i < a->count; i++) {
-    const uint64_t bits = load(a, i);
-    if (bits == verify_bits(a->data.type, verify_expected(&a->data, a->state->round, i))) continue;
-    a->state->wrong++;
-    if (i >= a->state->first) continue;
-    a->state->first = i;
-    a->state->bits = bits;
-  }
-}
-
-static void digest(const void *arguments)
-{
-  const struct arguments *a = arguments;
-  for (size_t i = 0; i < a->count; i++) a->state->digest += verify_element_hash(load(a, i), i);
-}
-
-static void next_round(const void *arguments)
-{
-  const struct arguments *a = arguments;
-  a->state->round++;
-}
-
-cudaError_t verify_launch(enum verify_operation operation, void *buffer, size_t count,
-                          struct verify_data data, int rank, struct verify_state *state,
+cudaError_t verify_launch(enum verify_operation operation, struct verify_job job,
                           cudaStream_t stream)
 {
-  static void (*const functions[])(const void *) = {fill, compare, digest, next_round};
-  const struct arguments arguments = {buffer, count, data, rank, state};
-  return cpu_launch(stream, functions[operation], &arguments, sizeof arguments);
+  const struct arguments arguments = {operation, job};
+  return cpu_launch(stream, run, &arguments, sizeof arguments);
 }

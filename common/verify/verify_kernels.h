@@ -7,16 +7,23 @@
 #include "hash.h"
 #include "verify.h"
 
-/* Enqueues one of the operations on buffer[0 .. count): write the input of `rank`, compare, add to
- * the digest, or begin the next round (which takes no buffer). */
 enum verify_operation { VERIFY_FILL, VERIFY_COMPARE, VERIFY_DIGEST, VERIFY_NEXT_ROUND };
+
+struct verify_job {
+  void *buffer;
+  size_t count; /* its elements */
+  struct verify_data data;
+  int rank;
+  struct verify_state *state;
+};
+
+/* Enqueues one of the operations on all elements: write the input of `rank`, compare, add to the
+ * digest; or begins the next round, with a count of 0. */
 #ifdef __cplusplus
 extern "C"
 #endif
     cudaError_t
-    verify_launch(enum verify_operation operation, void *buffer, size_t count,
-                  struct verify_data data, int rank, struct verify_state *state,
-                  cudaStream_t stream);
+    verify_launch(enum verify_operation operation, struct verify_job job, cudaStream_t stream);
 
 HASH_FN uint64_t verify_input(const struct verify_data *data, uint64_t round, int rank, size_t i)
 {

@@ -10,7 +10,8 @@ setup() {
   mkdir "$COPY"
   tar -C "$TOP" --exclude=build --exclude=.git --exclude=results -cf - . | tar -C "$COPY" -xf -
   cd "$COPY" || return
-  export CFLAGS="-O0" # builds in half the time
+  # builds in half the time
+  export CFLAGS="-O0"
 }
 
 launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
@@ -22,10 +23,12 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   make -s CPU=1
   [ "$(launcher_of ./allreduce_ub)" = pthread ]
   [ ! -e ../build/cpu-pthread/alltoallv_sm ]
-  if [[ $LAUNCHERS == *mpi* ]]; then # in turns
+  # in turns
+  if [[ $LAUNCHERS == *mpi* ]]; then
     make -s CPU=1 MPI=1
     [ "$(launcher_of ./allreduce_ub)" = MPI ]
-    make CPU=1 >"$WORK/again" # nothing to be done
+    # nothing to be done
+    make CPU=1 >"$WORK/again"
     [ ! -s "$WORK/again" ]
     [ "$(launcher_of ./allreduce_ub)" = pthread ]
   fi
@@ -59,15 +62,18 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   grep -q 'CC .*common/verify/verify\.c$' "$WORK/out"
   grep -q "LINK .*$test\$" "$WORK/out"
   ! grep -q 'watchdog' "$WORK/out" || return 1
-  export CFLAGS="-O0 -ffast-math" # checks stay checks
+  # checks stay checks
+  export CFLAGS="-O0 -ffast-math"
   make CPU=1 V=1 01_allreduce_ub >"$WORK/out"
   grep -q 'ffast-math.*main\.c' "$WORK/out"
-  ./01_allreduce_ub/allreduce_ub --bench -b 16 -e 16 -n 1 --repetitions 1 >"$WORK/out" # times that are not there
+  # times that are not there
+  ./01_allreduce_ub/allreduce_ub --bench -b 16 -e 16 -n 1 --repetitions 1 >"$WORK/out"
   ! grep -q nan "$WORK/out" || return 1
   make CPU=1 01_allreduce_ub >"$WORK/out"
   [ ! -s "$WORK/out" ]
   echo 'int unused(int argument) { int nothing; return 0; }' >>01_allreduce_ub/main.c
-  make -s CPU=1 01_allreduce_ub 2>"$WORK/err" # a warning stops the checks only
+  # a warning stops the checks only
+  make -s CPU=1 01_allreduce_ub 2>"$WORK/err"
   grep -q 'warning: ' "$WORK/err"
   touch 01_allreduce_ub/main.c
   ! make -s CPU=1 STRICT=1 01_allreduce_ub 2>"$WORK/err" || return 1

@@ -22,7 +22,8 @@ setup_file() {
   build_fault
 }
 
-run_row() { # run_row LAUNCHER RANKS ENVIRONMENT PROGRAM OPTIONS CODE STDERR STDOUT
+# run_row LAUNCHER RANKS ENVIRONMENT PROGRAM OPTIONS CODE STDERR STDOUT
+run_row() {
   local environment=() options=() word
   [ "$3" = - ] || read -ra environment <<<"$3"
   [ "$5" = - ] || read -ra options <<<"${5//CASES/$BATS_TEST_DIRNAME/cases}"
@@ -43,7 +44,8 @@ run_row() { # run_row LAUNCHER RANKS ENVIRONMENT PROGRAM OPTIONS CODE STDERR STD
   fi
 }
 
-cases() { # cases AREA: runs all rows, then says which have failed
+# cases AREA: runs all rows, then says which have failed
+cases() {
   local name launcher ranks environment program options want err out one failed=0 rows=0
   while IFS=$'\t' read -r name launcher ranks environment program options want err out <&8; do
     case $name in '' | '#'*) continue ;; esac

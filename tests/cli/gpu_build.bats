@@ -30,7 +30,8 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   [[ $LAUNCHERS != *mpi* ]] || both=both
   make -j2 -C "$copy/01_allreduce_ub" $both CFLAGS=-O0 NCCL_HOME="$home" \
     NVCC_GENCODE="-gencode arch=compute_90,code=sm_90" >"$WORK/make"
-  [ "$(grep -c NVCC "$WORK/make")" = 1 ] # for both launchers
+  # for both launchers
+  [ "$(grep -c NVCC "$WORK/make")" = 1 ]
   for launcher in $LAUNCHERS; do
     "$copy/build/gpu-$launcher/allreduce_ub" --version >"$WORK/out"
     grep -q '^NCCL header [0-9]*\.[0-9]*\.99, runtime ' "$WORK/out"
@@ -58,15 +59,6 @@ teardown() { [ -z "${WORK:-}" ] || rm -rf "$WORK"; }
   exits_with 77
   prints_nothing
   one_line '^allreduce_ub: no GPU: '
-}
-
-@test "the fault library builds against the real headers" {
-  gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror -shared -fPIC -isystem "$(make -s -C "$TOP" print-NCCL_HOME)/include" \
-    -isystem "$(cuda_home)/include" -o "$WORK/fault.so" "$TOP/tests/fault.c" -ldl
-  code=0
-  LD_PRELOAD=$WORK/fault.so FAULT=nonsense "$PROGRAM" >"$WORK/out" 2>"$WORK/err" || code=$?
-  exits_with 2
-  one_line '^fault: '
 }
 
 @test "the kernels of 02's direct AllReduce load nothing through the cache for read-only data" {

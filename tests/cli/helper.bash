@@ -15,14 +15,16 @@ unset MAKEFLAGS MAKELEVEL MFLAGS CPU MPI SANITIZE
 # No explanations of exit codes by mpirun; ranks on this host only.
 export OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_pml=ob1 OMPI_MCA_plm=isolated
 
-make_variant() { # make_variant EXAMPLE|tests/gpu/FOLDER LAUNCHER
+# make_variant EXAMPLE|tests/gpu/FOLDER LAUNCHER
+make_variant() {
   local switches=(CPU=1) target=$1
   [ "$2" != mpi ] || switches+=(MPI=1)
   [[ $1 != tests/* ]] || target=build/cpu-$2/tests/${1##*/}
   make -s -C "$TOP" "${switches[@]}" "$target"
 }
 
-make_both() { # make_both [TARGET]: all that can be made here, for all launchers
+# make_both [TARGET]: all that can be made here, for all launchers
+make_both() {
   if [[ $LAUNCHERS == *mpi* ]]; then make -s -C "$TOP" CPU=1 "${1:-both}"; else make -s -C "$TOP" CPU=1 all tests; fi
 }
 
@@ -52,7 +54,8 @@ setup() {
 
 teardown() { rm -rf "$WORK"; }
 
-program_path() { built_program "$1" cpu "$2"; } # EXAMPLE LAUNCHER
+# EXAMPLE LAUNCHER
+program_path() { built_program "$1" cpu "$2"; }
 
 # mpi_run of lib.sh. Only a job that hangs meets a limit: what takes a second may take a minute on a busy machine. The kill is for mpirun as well as for the shell that waits for
 # it: with the shell gone, timeout would think that all is over.
@@ -123,7 +126,8 @@ one_line() {
 
 # No process with that word in its command line is left, after a moment to die.
 nobody_left() {
-  local pattern="[${1:0:1}]${1:1}" # does not match itself in grep's command line
+  # does not match itself in grep's command line
+  local pattern="[${1:0:1}]${1:1}"
   for _ in {1..600}; do
     grep -aqs -e "$pattern" /proc/[0-9]*/cmdline || return 0
     sleep 0.1
@@ -135,7 +139,8 @@ nobody_left() {
 # shellcheck disable=SC2034 # for the tests of 04_sparse_allreduce, as the rest of this file
 SMALL=(--count 3000 --steps 5)
 
-sparse() { start "$1" "$2" 04_sparse_allreduce "${@:3}"; } # sparse LAUNCHER RANKS [OPTIONS]
+# sparse LAUNCHER RANKS [OPTIONS]
+sparse() { start "$1" "$2" 04_sparse_allreduce "${@:3}"; }
 
 verified() {
   sparse "$@"
@@ -143,7 +148,8 @@ verified() {
   prints '^All paths verified correctly$'
 }
 
-digest() { # digest LAUNCHER RANKS [OPTIONS]: adds the line to $WORK/digests
+# digest LAUNCHER RANKS [OPTIONS]: adds the line to $WORK/digests
+digest() {
   verified "$@" --digest
   grep '^Digest: [0-9a-f]\{16\}$' "$WORK/out" >>"$WORK/digests"
 }

@@ -12,50 +12,27 @@ setup() {
   export PKG_CONFIG_PATH=$WORK/prefix/lib/pkgconfig
 }
 
-# One rank that sends ten floats to itself, in plain C.
-write_program() {
-  cat >"$WORK/program.c" <<'C'
-#include <allreduce.h>
-#include <alltoallv.h>
-#include <sparse_allreduce.h>
-#include <stdio.h>
-
-int main(void)
-{
-  const size_t count = 10, zero = 0;
-  float *send, *recv, last = 0;
-  ncclUniqueId id;
-  ncclComm_t comm;
-  allreduce_t own;
-  alltoallv_t handle;
-  if (ncclGetUniqueId(&id) || ncclCommInitRank(&comm, 1, id, 0) || ncclMemAlloc((void **)&send, 4096) ||
-      ncclMemAlloc((void **)&recv, 4096) || alltoallv_create(comm, NULL, &handle) ||
-      alltoallv_register(handle, recv, 4096))
-    return 1;
-  cudaMemcpy(send + 9, &(float){42}, sizeof(float), cudaMemcpyHostToDevice);
-  if (alltoallv(handle, send, &count, &zero, recv, &count, &zero, ncclFloat, NULL)) return 2;
-  cudaStreamSynchronize(NULL);
-  cudaMemcpy(&last, recv + 9, sizeof last, cudaMemcpyDeviceToHost);
-  /* one rank: no kernel, but the host code is linked */
-  if (allreduce_create(comm, NULL, &own) || !allreduce_has_type(ncclHalf) || allreduce_destroy(own)) return 4;
-  printf("%g %s %d.%d.%d\n", last, sparse_allreduce_name(SPARSE_OKTOPK), NCCL_EXAMPLES_VERSION / 10000,
-         NCCL_EXAMPLES_VERSION / 100 % 100, NCCL_EXAMPLES_VERSION % 100);
-  if (alltoallv_unregister(handle, recv) || alltoallv_destroy(handle)) return 3;
-  return ncclMemFree(send) || ncclMemFree(recv) || ncclCommDestroy(comm);
-}
-C
+# compile_usage PACKAGE: usage.c of each library, with what pkg-config says of PACKAGE; needs MPI
+compile_usage() {
+  local example
+  for example in 0[2-4]_*; do
+    "$(mpicc_command)" -std=c11 -Wall -Wextra -Werror -o "$WORK/$example" "$example/lib/usage.c" $(pkg-config --cflags --libs "$1")
+  done
 }
 
 @test "what is installed by CPU=1, both launchers in one PREFIX: programs, library by pkg-config, headers for C++" {
+  local version
+  version=$(make -s print-VERSION)
   make -s install CPU=1 PREFIX="$WORK/prefix"
-  [[ $LAUNCHERS != *mpi* ]] || make -s install CPU=1 MPI=1 PREFIX="$WORK/prefix"
-  write_program
-  [ "$(pkg-config --modversion nccl-examples-cpu)" = "$(make -s print-VERSION)" ]
-  gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
-    $(pkg-config --cflags --libs nccl-examples-cpu)
-  [ "$("$WORK/program" 2>/dev/null)" = "42 oktopk $(make -s print-VERSION)" ]
-  printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h |
-    g++ -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
+  [ "$(pkg-config --modversion nccl-examples-cpu)" = "$version" ]
+  if [[ $LAUNCHERS == *mpi* ]]; then
+    make -s install CPU=1 MPI=1 PREFIX="$WORK/prefix"
+    compile_usage nccl-examples-cpu
+    for example in 0[2-4]_*; do mpi_job 2 "$WORK/$example" >"$WORK/out" 2>"$WORK/err"; done
+  fi
+  printf '#include <%s>\n' allreduce.h alltoallv.h sparse_allreduce.h >"$WORK/all.h"
+  awk -F. '{ print "static_assert(NCCL_EXAMPLES_VERSION ==", 10000 * $1 + 100 * $2 + $3, ", \"\");" }' <<<"$version" |
+    g++ -include "$WORK/all.h" -Wall -Wextra -Werror -fsyntax-only -x c++ $(pkg-config --cflags nccl-examples-cpu) -
   for example in $EXAMPLES; do
     NTHREADS=2 "$WORK/prefix/bin/${example#*_}_cpu" --count 1000 >"$WORK/out" 2>"$WORK/err"
     grep -q ' verified correctly$' "$WORK/out"
@@ -90,7 +67,8 @@ C
 @test "a foreign program runs on the stand-in as it is, and a mistake that it does not look for is printed" {
   g++ -Wall -Wextra -Werror -Icommon/cpu/include -o "$WORK/foreign" tests/foreign.cpp -Lbuild/cpu-pthread -lcpu_standin \
     -Wl,-rpath,"$TOP/build/cpu-pthread"
-  [ "$(CPU_STANDIN_QUIET=1 CPU_STANDIN_DELAY=50 "$WORK/foreign" 2>&1)" = "0 wrong" ] # without a wait it would be early
+  # without a wait it would be early
+  [ "$(CPU_STANDIN_QUIET=1 CPU_STANDIN_DELAY=50 "$WORK/foreign" 2>&1)" = "0 wrong" ]
   "$WORK/foreign" mistake 2>"$WORK/err" || true
   grep -q '^CPU stand-in: an error that .* not looked at: ncclAllReduce: the count is 99999 elements on rank 1' "$WORK/err"
 }
@@ -108,10 +86,9 @@ C
   why=$(missing_for_gpu_build)
   [ -z "$why" ] || skip "$why"
   for example in $(examples); do [ -x "$(built_program "$example" gpu pthread)" ] || skip "$example is not built for GPUs"; done
+  [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
   make -s install PREFIX="$WORK/prefix" ${NVCC:+"NVCC=$NVCC"}
-  write_program
-  gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$WORK/program" "$WORK/program.c" \
-    $(pkg-config --cflags --libs nccl-examples)
-  ldd "$WORK/program" | grep -q 'libnccl.so.2 => /'
+  compile_usage nccl-examples
+  ldd "$WORK/03_alltoallv_sm" | grep -q 'libnccl.so.2 => /'
   [ -x "$WORK/prefix/bin/alltoallv_sm" ]
 }

@@ -3,7 +3,8 @@
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
-refused() { # refused CODE TEXT: nothing on stdout, one line that begins with the program's name
+# refused CODE TEXT: nothing on stdout, one line that begins with the program's name
+refused() {
   exits_with "$1"
   prints_nothing
   one_line "^allreduce_ub: .*$2"
@@ -24,8 +25,6 @@ two_jobs() {
     two_jobs "$program ${pair%;*}" "$program ${pair#*;}"
     refused 2 'rank 1 has other options than rank 0; give all ranks the same$'
   done
-  two_jobs "$program --count 10" "$program --nonsense"
-  refused 2 "option '--nonsense' is unknown or ambiguous; see --help$"
   two_jobs "$program" "env CPU_STANDIN_MEMORY=8388608 $program"
   exits_with 2
   one_line '^allreduce_ub: rank 1 needs 8.0 MiB of device memory; allowed: up to 7.9 MiB'
@@ -34,11 +33,6 @@ two_jobs() {
   two_jobs "$program" "$(program_path 01_allreduce_ub pthread)"
   exits_with 2
   says '^allreduce_ub: started by mpirun, but built without MPI=1; build with .make MPI=1., or run it without mpirun$'
-  code=0
-  mpi_job 3 "$(program_path 01_allreduce_ub pthread)" >"$WORK/out" 2>"$WORK/err" || code=$?
-  exits_with 2
-  prints_nothing
-  [ "$(grep -c '^allreduce_ub: started by mpirun' "$WORK/err")" = 1 ] || show
 }
 
 @test "a newline in an argument, a path or NTHREADS does not make two lines; nor does an empty NTHREADS pass" {
@@ -46,17 +40,14 @@ two_jobs() {
   refused 2 "stray argument 'stray.more'"
   start pthread 2 01_allreduce_ub --bench -J "$WORK/"$'no\nfolder/x.csv'
   refused 2 "cannot write $WORK/no.folder/x.csv: No such file"
-  for value in $'2\n3' "" "1 2"; do
+  for value in $'2\n3' ""; do
     start pthread "$value" 01_allreduce_ub
     refused 2 "NTHREADS='.*' is not a number"
   done
 }
 
-@test "MPI: ranks share GPUs where NCCL allows it; a scheduler shows every rank a GPU of its own" {
+@test "MPI: a scheduler shows every rank a GPU of its own" {
   [[ $LAUNCHERS == *mpi* ]] || skip "no MPI"
-  CPU_STANDIN_DEVICES=2 CPU_STANDIN_NCCL_VERSION=23000 NCCL_MULTI_RANK_GPU_ENABLE=1 start mpi 5 01_allreduce_ub
-  exits_with 0
-  diff <("$TOP/tests/golden.sh" 01_allreduce_ub 5 2) "$WORK/out"
   code=0
   # shellcheck disable=SC2016 # for the inner shell
   CPU_STANDIN_DEVICES=1 mpi_job 3 bash -c 'CPU_STANDIN_PCI_BUS=$((OMPI_COMM_WORLD_RANK + 3)) exec "$0"' \
@@ -67,7 +58,7 @@ two_jobs() {
 
 @test "stdout that cannot be written: exit code 3" {
   for launcher in $LAUNCHERS; do
-    for options in "" --help "--bench -e 1K"; do
+    for options in "" --help; do
       code=0
       # shellcheck disable=SC2086
       "$(program_path 01_allreduce_ub "$launcher")" $options >/dev/full 2>"$WORK/err" || code=$?

@@ -13,41 +13,50 @@ launch() {
   program=$(built_program "$1" gpu "$launcher")
   "${start[@]}" env "${variables[@]}" "${front[@]}" "$program" "${@:2}"
 }
-fault() { launch "FAULT=$1" "LD_PRELOAD=$logs/fault.so" "${@:2}"; } # fault FAULT EXAMPLE [OPTIONS...]: see tests/fault.c
-simulated_hosts() { # simulated_hosts HOSTS EXAMPLE [OPTIONS...]: to NCCL, ranks of another NCCL_HOSTID are on another host
+# fault FAULT EXAMPLE [OPTIONS...]: see tests/fault.c
+fault() { launch "FAULT=$1" "LD_PRELOAD=$logs/fault.so" "${@:2}"; }
+# simulated_hosts HOSTS EXAMPLE [OPTIONS...]: to NCCL, ranks of another NCCL_HOSTID are on another host
+simulated_hosts() {
   local front=(bash -c 'NCCL_HOSTID=$((OMPI_COMM_WORLD_RANK * $0 / $1)) exec "${@:2}"' "$1" "$ranks")
   launch "${@:2}"
 }
-own_gpu() { # own_gpu EXAMPLE|tests/gpu/NAME [OPTIONS...]: each rank sees its own GPU only, as tasks of Slurm do
+# own_gpu EXAMPLE|tests/gpu/NAME [OPTIONS...]: each rank sees its own GPU only, as tasks of Slurm do
+own_gpu() {
   local front=(bash -c 'IFS=, read -ra ids <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 63)}"
     CUDA_VISIBLE_DEVICES=${ids[OMPI_COMM_WORLD_LOCAL_RANK % $0]} exec "$@"' "$gpus")
   launch "$@"
 }
-sanitize() { # sanitize TOOL EXAMPLE [OPTIONS...]
+# sanitize TOOL EXAMPLE [OPTIONS...]
+sanitize() {
   local limit=200 front=(compute-sanitizer --tool "$1" --error-exitcode 9)
   have compute-sanitizer || { echo "no compute-sanitizer" && return 77; }
-  [ "$1" != memcheck ] || front+=(--report-api-errors no) # NCCL probes with calls that may fail
+  # NCCL probes with calls that may fail
+  [ "$1" != memcheck ] || front+=(--report-api-errors no)
   launch "${@:2}"
 }
 
-expect() { # expect CODE PATTERN COMMAND...: the command exits with such a code (a pattern, too) and prints the pattern
+# expect CODE PATTERN COMMAND...: the command exits with such a code (a pattern, too) and prints the pattern
+expect() {
   local output code=0
   output=$("${@:3}" 2>&1) || code=$?
   echo "$output"
   echo "exit code $code, expected $1 and '$2'"
   [[ $code =~ ^($1)$ ]] && grep -qE -- "$2" <<<"$output"
 }
-golden() { # golden EXAMPLE [OPTIONS...]: stdout is exactly the expected block, exit code 0
+# golden EXAMPLE [OPTIONS...]: stdout is exactly the expected block, exit code 0
+golden() {
   local output code=0
   output=$(launch "$@") || code=$?
   echo "exit code $code"
   diff <(tests/golden.sh "$1" "$ranks" "$gpus") <(tests/golden.sh --mask "$1" <<<"$output") && [ $code = 0 ]
 }
-bench() { # bench EXAMPLE [OPTIONS...]: nothing is wrong, in the table's last column
+# bench EXAMPLE [OPTIONS...]: nothing is wrong, in the table's last column
+bench() {
   local file=$logs/$BASHPID.csv
   launch "$@" --bench -J "$file" && awk -F, 'NR > 1 && $NF != 0 { print; bad = 1 } END { exit bad || NR < 2 }' "$file"
 }
-same_digest() { # same_digest JOB...: of all of these, which are words for launch, with all launchers
+# same_digest JOB...: of all of these, which are words for launch, with all launchers
+same_digest() {
   local digests
   # shellcheck disable=SC2086 # words
   digests=$(for launcher in $launchers; do
@@ -65,9 +74,10 @@ build_pytorch() {
   home=$(python3 -B 04_sparse_allreduce/pytorch/sparse_update_optimizer.py) &&
     make -s -j "$lanes" VARIANT=pytorch NCCL_HOME="$home" $library && cp 04_sparse_allreduce/pytorch/*.py $library "$logs"
 }
-pytorch_job() { # pytorch_job SCRIPT [ARGUMENTS]: on two GPUs; scripts in $logs find that library beside them
-  build_pytorch || return
-  OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout 120 python3 -m torch.distributed.run --standalone \
+# pytorch_job SCRIPT [ARGUMENTS]: on two GPUs; scripts in $logs find that library beside them
+pytorch_job() {
+  [ -e "$logs/${library##*/}" ] || { echo "no build for PyTorch" && return 77; }
+  OMP_NUM_THREADS=4 PYTHONDONTWRITEBYTECODE=1 timeout 400 python3 -m torch.distributed.run --standalone \
     --nproc-per-node $((gpus > 1 ? 2 : 1)) "$@"
 }
 

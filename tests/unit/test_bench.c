@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers of --bench, from times that are known: divided by the calls, of the slowest rank,
  * their median and quartiles, and what is calculated from them. Here stands the test's own
- * cudaEventElapsedTime. */
+ * cudaEventElapsedTime and cudaGraphLaunch. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "bench.h"
 #include "unit.h"
 
-enum { REPETITIONS = 11, CALLS = 4, LAUNCHES = 5 };
+enum { REPETITIONS = 11, LAUNCHES = 5, RANKS = 2, VARIANTS = 2, SIZES = 14 };
 
 static _Thread_local int calls, me_now;
 
@@ -17,10 +18,20 @@ static _Thread_local int calls, me_now;
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
 {
   (void)start, (void)stop;
-  const int variant = calls % 2, i = calls / 2 - 1; /* the first launch of the graphs */
+  /* of each size the first launch of the graphs, and then the repetitions */
+  const int variant = calls % 2, i = calls / 2 % (1 + REPETITIONS) - 1;
   const int order = (i * 7 + 3) % REPETITIONS;
   *ms = (float)((order + 1) * (variant + 1)) / (order % 2 == me_now ? 1 : 2);
   calls++;
+  return cudaSuccess;
+}
+
+static atomic_int launched;
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+  (void)graph, (void)stream;
+  launched++;
   return cudaSuccess;
 }
 
@@ -63,17 +74,16 @@ static int run(const struct rank *me, const struct options *opt)
 }
 
 /* The sorted times are 1 to 11 ms for 20 calls, 50 to 550 us each; of the other variant they are
- * twice as long. */
+ * twice as long. Above 64 MiB there are 5 calls. The sizes are those of a sweep without -f. */
 static void test_numbers(void **state)
 {
-  static const char *const rows[] = {
+  static const char *const first[] = {
       "2048,512,float,2,5,one,300,50,150,450,550,0.00682667,0.0136533,1,100,0\n",
       "2048,512,float,2,5,two,600,100,300,900,1100,0.00341333,0.00682667,0.5,100,0\n"};
   static const struct program program = {
       .name = "test", .summary = "times", .types = "float", .run = run};
-  char *argv[] = {"test", "--bench", "-b2048",         "-e2048", "-n4",
-                  "-G5",  "-J",      "test_bench.csv", NULL};
-  char folder[] = "/tmp/test_bench.XXXXXX", line[256];
+  char *argv[] = {"test", "--bench", "-b2K", "-e1023M", "-n4", "-G5", "-J", "test_bench.csv", NULL};
+  char folder[] = "/tmp/test_bench.XXXXXX", line[256], sizes[256] = "";
   (void)state;
   assert_true(mkdtemp(folder) && chdir(folder) == 0);
   bench_shows_times = true;
@@ -81,10 +91,14 @@ static void test_numbers(void **state)
   FILE *file = fopen("test_bench.csv", "r");
   assert_non_null(file);
   assert_non_null(fgets(line, sizeof line, file)); /* the names of the columns */
-  for (int i = 0; i < 2; i++) {
-    assert_non_null(fgets(line, sizeof line, file));
-    assert_string_equal(line, rows[i]);
+  for (int i = 0; fgets(line, sizeof line, file); i++) {
+    if (i < 2) assert_string_equal(line, first[i]);
+    if (i % 2) snprintf(sizes + strlen(sizes), 16, " %ld", atol(line));
   }
+  assert_string_equal(sizes, " 2048 8192 32768 131072 262144 524288 1048576 2097152 4194304 8388608"
+                             " 16777216 33554432 67108864 268435456");
+  assert_non_null(strstr(line, ",two,2400,"));
+  assert_int_equal(launched, RANKS * VARIANTS * SIZES * (1 + REPETITIONS) * LAUNCHES);
   fclose(file);
   assert_true(unlink("test_bench.csv") == 0 && rmdir(folder) == 0);
 }

@@ -15,17 +15,21 @@ static int end_with_code(const struct rank *me, const struct options *opt)
   return codes[me->rank];
 }
 
-static int exit_code(int first, int second, int third)
+static int in_a_process(const struct program *program, int argc, char **argv)
 {
-  static const struct program program = {.name = "test", .summary = "ends", .run = end_with_code};
-  char *argv[] = {"test", NULL};
   int status;
-  codes[0] = first, codes[1] = second, codes[2] = third;
   pid_t pid = fork();
-  if (pid == 0) _exit(launcher_main(1, argv, &program));
+  if (pid == 0) _exit(launcher_main(argc, argv, program));
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_true(WIFEXITED(status));
   return WEXITSTATUS(status);
+}
+
+static int exit_code(int first, int second, int third)
+{
+  static const struct program program = {.name = "test", .summary = "ends", .run = end_with_code};
+  codes[0] = first, codes[1] = second, codes[2] = third;
+  return in_a_process(&program, 1, (char *[]){"test", NULL});
 }
 
 static void test_first_in_the_order_wins(void **state)
@@ -55,11 +59,7 @@ static void test_progress(void **state)
   (void)state;
   static const struct program program = {.name = "test", .summary = "goes on", .run = take_steps};
   char *argv[] = {"test", "--timeout", "3", NULL};
-  int status;
-  pid_t pid = fork();
-  if (pid == 0) _exit(launcher_main(3, argv, &program));
-  assert_int_equal(waitpid(pid, &status, 0), pid);
-  assert_int_equal(status, 0);
+  assert_int_equal(in_a_process(&program, 3, argv), EXIT_VERIFIED);
 }
 
 int main(void)

@@ -2,9 +2,7 @@
 /* The verifier must find what is wrong and nothing else: a test of the test. */
 #include "verify.h"
 
-#include <semaphore.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "cpu.h"
@@ -116,22 +114,17 @@ static void all_reduce(struct bench *b)
   }
 }
 
-/* Calls `find` with stderr in a file; returns the number of wrong elements. */
+/* Calls `find` with stderr in `text`; returns the number of wrong elements. */
 static unsigned long long caught(struct bench *b, unsigned long long (*find)(struct bench *b),
                                  char *text, size_t size)
 {
-  FILE *file = tmpfile();
-  assert_non_null(file);
-  fflush(stderr);
-  int saved = dup(STDERR_FILENO);
-  dup2(fileno(file), STDERR_FILENO);
+  FILE *saved = stderr;
+  *text = '\0';
+  stderr = fmemopen(text, size, "w");
+  assert_non_null(stderr);
   unsigned long long wrong = find(b);
-  fflush(stderr);
-  dup2(saved, STDERR_FILENO);
-  close(saved);
-  rewind(file);
-  text[fread(text, 1, size - 1, file)] = '\0';
-  fclose(file);
+  fclose(stderr);
+  stderr = saved;
   return wrong;
 }
 
@@ -158,7 +151,6 @@ static void test_right_results_pass(void **state)
       all_reduce(&b);
       assert_int_equal(check(&b, text, sizeof text), 0);
       assert_string_equal(text, "");
-      assert_int_equal(b.verifier.code, EXIT_VERIFIED);
       close_bench(&b);
     }
 }
@@ -169,9 +161,7 @@ static void find(struct bench *b, size_t i, uint64_t bits)
   char text[512], wanted[64];
   uint64_t right = read_bits(b, b->output, i);
   write_bits(b, b->output, i, bits);
-  b->verifier.code = EXIT_VERIFIED;
   assert_int_equal(check(b, text, sizeof text), 1);
-  assert_int_equal(b->verifier.code, EXIT_WRONG_DATA);
   snprintf(wanted, sizeof wanted, "test: element %zu is ", i);
   if (!strstr(text, wanted)) print_error("%s: '%s'\n", b->type->name, text);
   assert_non_null(strstr(text, wanted));
@@ -243,25 +233,25 @@ static void test_only_count_elements(void **state)
   close_bench(&b);
 }
 
-static unsigned long long add_to_digest(struct bench *b)
+static unsigned long long digest(struct bench *b)
 {
   const unsigned long long before = b->verifier.device->digest;
-  verifier_check(&b->verifier, "test", b->output, COUNT);
+  verifier_digest(&b->verifier, b->output, COUNT);
+  CUDACHECK(cudaStreamSynchronize(b->stream));
   return b->verifier.device->digest - before;
 }
 
 static void test_digest_sees_values_and_places(void **state)
 {
   struct bench b;
-  char text[512];
   (void)state;
   open_bench(&b, "float", 0, 2);
   all_reduce(&b);
-  const unsigned long long good = caught(&b, add_to_digest, text, sizeof text);
+  const unsigned long long good = digest(&b);
   swap(&b, 4, 5);
-  const unsigned long long swapped = caught(&b, add_to_digest, text, sizeof text);
+  const unsigned long long swapped = digest(&b);
   write_bits(&b, b.output, COUNT - 1, 0);
-  const unsigned long long wrong = caught(&b, add_to_digest, text, sizeof text);
+  const unsigned long long wrong = digest(&b);
   assert_true(good != swapped && swapped != wrong && good != wrong);
   close_bench(&b);
 }
@@ -291,40 +281,6 @@ static void test_what_was_compared_is_said(void **state)
   close_bench(&b);
 }
 
-/* A check reads at once: what the caller's stream does later counts as not done. */
-static sem_t gate;
-
-static void wait_at_gate(void *unused)
-{
-  (void)unused;
-  sem_wait(&gate);
-}
-
-static unsigned long long check_too_early(struct bench *b)
-{
-  CUDACHECK(cudaLaunchHostFunc(b->stream, wait_at_gate, NULL));
-  CUDACHECK(cudaMemcpyAsync(b->output, b->buffer, COUNT * 4, cudaMemcpyDeviceToDevice, b->stream));
-  verifier_check(&b->verifier, "test", b->output, COUNT);
-  sem_post(&gate);
-  return b->verifier.code == EXIT_VERIFIED ? 0 : 1;
-}
-
-static void test_a_check_does_not_wait(void **state)
-{
-  char text[512];
-  struct bench b;
-  (void)state;
-  open_bench(&b, "int32", 0, 1); /* so the result equals the input */
-  verifier_fill(&b.verifier, b.buffer, b.output, COUNT);
-  CUDACHECK(cudaStreamSynchronize(b.stream));
-  assert_int_equal(caught(&b, check_too_early, text, sizeof text), 1);
-  assert_non_null(
-      strstr(text, " (1000 elements wrong): the element was never written; did you wait"));
-  CUDACHECK(cudaStreamSynchronize(b.stream));
-  assert_int_equal(check(&b, text, sizeof text), 0);
-  close_bench(&b);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -333,7 +289,6 @@ int main(void)
       cmocka_unit_test(test_rounds_and_ranks_differ),
       cmocka_unit_test(test_only_count_elements),
       cmocka_unit_test(test_what_was_compared_is_said),
-      cmocka_unit_test(test_a_check_does_not_wait),
       cmocka_unit_test(test_digest_sees_values_and_places),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
