@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -46,8 +47,9 @@ static char *without_links(const char *name)
 char *file_identity(const char *name)
 {
   struct stat status;
-  if (stat(name, &status) == 0 && S_ISCHR(status.st_mode)) return NULL;
-  return without_links(name);
+  if (stat(name, &status) != 0) return without_links(name);
+  if (S_ISCHR(status.st_mode)) return NULL;
+  return text("%jd:%jd", (intmax_t)status.st_dev, (intmax_t)status.st_ino); /* hard links, too */
 }
 
 /* Opens a new file beside the old one, which gets the mode of the old one. No other file has its

@@ -36,8 +36,8 @@ void output_file_close(struct output_file *file);
  * their names. A rank may have no files. Collective. */
 int output_files_publish(const struct rank *me, struct output_file *const *files, int nfiles);
 
-/* The one name of a file that has several, by folders and links; it need not exist. NULL: a device,
- * or there is no such folder. The caller frees it. */
+/* A text that is the same for all names of one file, which need not exist. NULL: a device, or there
+ * is no such folder. The caller frees it. */
 char *file_identity(const char *name);
 
 /* The pattern with the rank instead of each %r. The caller frees it. */

@@ -135,6 +135,7 @@ static void test_files(void **state)
   } cases[] = {{"--in|in|--out|x", "one file for 2 ranks; write %r", 1, 2},
                {"--in|in|--out|in", "--out and --in are the same file: in", 0, 1},
                {"--in|in|--out|./folder/..//in", "--out and --in are the same file: ", 0, 1},
+               {"--in|in|--out|hard", "--out and --in are the same file: hard", 0, 1},
                {"--out|folder/%r.csv|-J|link1/0.csv", "are the same file: ", 0, 1},
                {"--out|b%r.csv|-J|b1.csv", "--out and --table are the same file: ", 0, 2},
                {"--out|link%r/x", "the same file: link1/x (on ranks 1 and 2)", 1, 3},
@@ -146,7 +147,7 @@ static void test_files(void **state)
   (void)state;
   assert_true(mkdtemp(home) && chdir(home) == 0);
   FILE *in = fopen("in", "w");
-  assert_true(in && fclose(in) == 0 && mkdir("folder", 0777) == 0 &&
+  assert_true(in && fclose(in) == 0 && link("in", "hard") == 0 && mkdir("folder", 0777) == 0 &&
               symlink("folder", "link1") == 0 && symlink("folder", "link2") == 0);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     accept(rows, cases[i].line);
@@ -157,8 +158,8 @@ static void test_files(void **state)
     assert_int_equal(result, *cases[i].says ? -1 : 0);
   }
   assert_true(rmdir("folder") == 0); /* nothing has been left in it */
-  assert_true(unlink("in") == 0 && unlink("link1") == 0 && unlink("link2") == 0 &&
-              rmdir(home) == 0);
+  assert_true(unlink("in") == 0 && unlink("hard") == 0 && unlink("link1") == 0 &&
+              unlink("link2") == 0 && rmdir(home) == 0);
 }
 
 int main(void)
