@@ -74,11 +74,12 @@ struct shared {
   uint2 lists[SPARSE_MAX_RANKS]; /* that this rank had in the step before: begin, count */
 };
 
+/* Words: of several bytes in one word each would have a register of its own. */
 struct pass_options {
-  bool aligned;    /* the gradient, to four elements */
-  bool passes;     /* it goes through the cache, and is evicted first */
-  bool prefetches; /* tiles */
-  bool offers;     /* candidates to the owners of regions */
+  uint32_t aligned;    /* the gradient, to four elements */
+  uint32_t passes;     /* it goes through the cache, and is evicted first */
+  uint32_t prefetches; /* tiles */
+  uint32_t offers;     /* candidates to the owners of regions */
   enum sparse_removal removal;
   enum sparse_candidates candidates;
 };
