@@ -196,7 +196,8 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   }
   if (reach == h->m.nranks) {
     result = sparse_alltoallv(alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes));
-    if (result == ncclSuccess && h->m.adapts && own_processes) result = make_onesided(h);
+    if (result == ncclSuccess && h->m.adapts && own_processes && ops_onesided != NULL)
+      result = make_onesided(h);
     if (result == ncclSuccess) return result;
   } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
     result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
@@ -314,7 +315,7 @@ ncclResult_t sparse_allreduce_create_with(ncclComm_t comm, size_t count,
   *handle = NULL;
   struct sparse_allreduce_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return sparse_fail(ncclSystemError, "out of memory");
-  h->comm = h->m.comm = comm;
+  h->comm = comm;
   /* The fields of another version's configuration are elsewhere, or not there. */
   if (config->size == sizeof(*config)) h->m.config = *config;
   if (constants != NULL)
