@@ -136,7 +136,8 @@ const char *runner_mode(const struct runner *r, const char **reason);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
 ncclResult_t runner_step(struct runner *r, const void *gradient);
-float runner_updated(float weight, float result); /* the weight as it must be after a step */
+ncclResult_t runner_update(const struct runner *r); /* the latter alone */
+float runner_updated(float weight, float result);   /* the weight as it must be after a step */
 
 /* Waits for the last step and reads what it left; and says it if that was an error. The latter
  * returns an exit code and is collective. */

@@ -82,10 +82,16 @@ ncclResult_t runner_step(struct runner *r, const void *gradient)
     return ncclSuccess;
   }
   const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, &r->result, stream);
-  if (code != ncclSuccess || !r->weights) return code;
-  return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
+  return code == ncclSuccess ? runner_update(r) : code;
 }
 
+ncclResult_t runner_update(const struct runner *r)
+{
+  if (!r->weights) return ncclSuccess;
+  return sparse_allreduce_add(r->handle, SCALE, r->weights, r->job->stream);
+}
+
+/* What a step left. */
 static void read_simple(struct runner *r)
 {
   const struct simple *s = r->simple;
