@@ -124,8 +124,7 @@ struct runner {
   char reason[LAUNCHER_TEXT / 2];    /* why the step was an error: not a finite gradient; or "" */
 };
 
-/* config->algorithm is the path. Where --exchange onesided cannot run, it says so and ends the job
- * with EXIT_CANNOT_RUN. `updates`: there are weights. Collective. */
+/* config->algorithm is the path. `updates`: there are weights. Collective. */
 void runner_create(struct runner *r, const struct job *job, size_t count,
                    const sparse_allreduce_config_t *config, bool simple, bool updates);
 void runner_destroy(struct runner *r);

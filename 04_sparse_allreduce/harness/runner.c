@@ -21,13 +21,6 @@ static void create_handle(struct runner *r)
 {
   const ncclResult_t result = sparse_allreduce_create_with(r->job->comm, r->count, &r->config,
                                                            r->job->constants, &r->handle);
-  if (result == ncclInvalidUsage) { /* on all ranks */
-    if (r->job->me->rank == 0)
-      fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
-              sparse_allreduce_last_error());
-    launcher_barrier(r->job->me);
-    launcher_abort(EXIT_CANNOT_RUN);
-  }
   if (result == ncclRemoteError) sleep(1); /* the rank with the reason reports it first */
   CHECK_NCCL_RESULT(result, "sparse_allreduce_create", sparse_allreduce_last_error());
 }

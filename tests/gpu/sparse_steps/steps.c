@@ -78,7 +78,7 @@ static bool gaussian(sparse_allreduce_algorithm_t algorithm)
   return algorithm == SPARSE_GAUSSIANK || algorithm == SPARSE_GAUSSIANKCONCAT;
 }
 
-static struct plan draw_job(uint64_t seed, bool onesided, bool graphs)
+static struct plan draw_job(uint64_t seed, bool others, bool graphs)
 {
   static const size_t sizes[] = {1, 2, 3, 4, 5, 16, 63, 257, 1000, 4096, 4099, 20011};
   uint64_t state = seed * 7919 + 1;
@@ -101,11 +101,11 @@ static struct plan draw_job(uint64_t seed, bool onesided, bool graphs)
   job.kind = (enum kind)below(&state, KINDS);
   c->nonfinite = (sparse_nonfinite_t)below(&state, 2);
   if (c->algorithm == SPARSE_DENSE && job.kind == NOT_FINITE) job.kind = SPREAD;
-  c->exchange = onesided && below(&state, 2) ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
+  c->exchange = others && below(&state, 2) ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
   c->timeout_seconds = (double)below(&state, 3) - 1; /* never, the default, late */
   if (c->timeout_seconds > 0) c->timeout_seconds = 50;
   job.steps = 3 + (int)below(&state, 8);
-  job.graphs = graphs && c->exchange == SPARSE_EXCHANGE_ONESIDED && c->algorithm != SPARSE_TOPKSA &&
+  job.graphs = graphs && c->exchange == SPARSE_EXCHANGE_AUTO && c->algorithm != SPARSE_TOPKSA &&
                below(&state, 2);
   job.checkpoint = below(&state, 3) == 0;
   job.ahead = below(&state, 3) == 0;
@@ -130,16 +130,16 @@ static struct plan draw_job(uint64_t seed, bool onesided, bool graphs)
   return job;
 }
 
-static struct plan long_job(uint64_t seed, bool onesided, bool graphs)
+static struct plan long_job(uint64_t seed, bool others, bool graphs)
 {
-  struct plan job = draw_job(seed, onesided, graphs);
+  struct plan job = draw_job(seed, others, graphs);
   job.kind = (enum kind)(seed % KINDS);
   job.n = 4099;
   job.steps = (int)long_steps;
   job.config.density = 0.02;
   job.config.algorithm = SPARSE_OKTOPK;
-  job.config.exchange = onesided ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
-  job.graphs = graphs && onesided;
+  job.config.exchange = others ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
+  job.graphs = graphs && others;
   job.checkpoint = job.ahead = job.shared = false;
   job.thinner = 0;
   return job;
@@ -484,7 +484,7 @@ static int run_job(const struct rank *me, const struct plan *plan, ncclComm_t co
     launcher_error("job %llu: %s, %zu elements, density %g, %s, %s%s%s%s",
                    (unsigned long long)plan->seed, simple_paths[plan->config.algorithm].name,
                    plan->n, plan->config.density, kind_names[plan->kind],
-                   plan->config.exchange == SPARSE_EXCHANGE_ONESIDED ? "one-sided" : "send/recv",
+                   plan->config.exchange == SPARSE_EXCHANGE_AUTO ? "auto" : "send/recv",
                    plan->graphs ? ", graphs" : "", plan->ahead ? ", ahead" : "",
                    plan->shared ? ", shared residual" : "");
   for (int i = 0; i < SPARSE_KINDS; i++)
@@ -508,7 +508,7 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
   struct sparse_constants constants;
   sparse_constants_init(&constants, config.preset);
   if (exact) constants.local_interval = constants.global_interval = 1;
-  config.exchange = SPARSE_EXCHANGE_ONESIDED;
+  config.exchange = SPARSE_EXCHANGE_AUTO;
   config.result = result;
   config.timeout_seconds = 3; /* GPUs may be shared with other checks */
   sparse_allreduce_t handle;
@@ -637,27 +637,25 @@ static bool adds_beside_capture(ncclComm_t comm, cudaStream_t stream)
   return good;
 }
 
-/* Is SPARSE_EXCHANGE_ONESIDED possible here? Then both are tried. */
-static bool has_onesided(const struct rank *me, ncclComm_t comm)
+/* Are there exchanges without NCCL's messages here? Then both are tried. */
+static bool has_others(const struct rank *me, ncclComm_t comm)
 {
-  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  config.exchange = SPARSE_EXCHANGE_ONESIDED;
+  static const char *const names[] = {"send/recv", "device counts", "one-sided"};
+  const sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   sparse_allreduce_t handle;
   sparse_mode_t mode;
-  const ncclResult_t result = sparse_allreduce_create(comm, 64, &config, &handle);
-  launcher_note(me, "exchange ONESIDED: %s",
-                result == ncclSuccess ? "yes" : sparse_allreduce_last_error());
-  if (result != ncclSuccess) return false;
-  SPARSECHECK(sparse_allreduce_mode(handle, &mode, NULL));
-  launcher_note(me, "oktopk is %s", mode == SPARSE_MODE_ONESIDED ? "one-sided" : "not one-sided");
+  const char *reason;
+  SPARSECHECK(sparse_allreduce_create(comm, 64, &config, &handle));
+  SPARSECHECK(sparse_allreduce_mode(handle, &mode, &reason));
+  launcher_note(me, "oktopk: %s %s", names[mode], reason);
   SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(me);
-  return true;
+  return mode != SPARSE_MODE_NCCL;
 }
 
 static int run_all(const struct rank *me, ncclComm_t comm, const cudaStream_t streams[2])
 {
-  const bool onesided = has_onesided(me, comm);
+  const bool others = has_others(me, comm);
   const bool graphs = me->nranks == 1 || !launcher_graphs_can_deadlock;
   bool good = refuses_configuration(me, comm) && refuses_what_cannot_be();
   launcher_barrier(me); /* see sparse_allreduce_destroy */
@@ -669,8 +667,8 @@ static int run_all(const struct rank *me, ncclComm_t comm, const cudaStream_t st
     code = run_late(me, i == 1, i == 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE, comm,
                     streams[0]);
   if (late) return code;
-  for (int exchange = 0; exchange < (onesided ? 2 : 1); exchange++) {
-    const sparse_exchange_t by = exchange ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
+  for (int exchange = 0; exchange < (others ? 2 : 1); exchange++) {
+    const sparse_exchange_t by = exchange ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
     const struct plan plans[] = {burst_job(SPARSE_TOPKAOPT, by), burst_job(SPARSE_OKTOPK, by),
                                  overflow_job(by)};
     launcher_step("thresholds that select too many, sums that overflow");
@@ -681,7 +679,7 @@ static int run_all(const struct rank *me, ncclComm_t comm, const cudaStream_t st
     launcher_step("random jobs");
     const uint64_t seed = (uint64_t)(first_seed + i);
     const struct plan plan =
-        long_steps > 0 ? long_job(seed, onesided, graphs) : draw_job(seed, onesided, graphs);
+        long_steps > 0 ? long_job(seed, others, graphs) : draw_job(seed, others, graphs);
     code = run_job(me, &plan, comm, streams);
   }
   return code;
