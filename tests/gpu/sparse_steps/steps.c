@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "float16.h"
 #include "harness/program.h"
 #include "hash.h"
 
@@ -120,6 +121,8 @@ static struct plan draw_job(uint64_t seed, bool others, bool graphs)
   if (job.graphs || job.shared || gaussian(c->algorithm) || c->algorithm == SPARSE_DENSE ||
       c->warmup_steps > 0)
     job.ahead = false;
+  const ncclDataType_t types[] = {ncclFloat, ncclHalf, ncclBfloat16};
+  if (!job.shared && job.kind != HUGE_VALUES) c->gradient_type = types[below(&state, 3)];
   size_t k;
   sparse_allreduce_sizes(job.n, c->density, &k, NULL);
   if ((k < 4 && (job.thinner || job.constants.local_interval == 1)) ||
@@ -305,12 +308,21 @@ static void add_to_residual(struct trial *t)
   free(host);
 }
 
+/* Rounds the gradient of this rank to its type, in whose range it is; `to` has room for floats. */
 static void load_gradient(struct trial *t, int step, float *to)
 {
+  const size_t n = t->runner.count;
+  const ncclDataType_t type = t->runner.config.gradient_type;
+  const float *gradient = t->gradients[t->job.me->rank];
+  uint16_t *words = simple_host_memory(n * sizeof *words);
   draw_gradients(t->plan, step, t->job.me->nranks, t->gradients);
-  CUDACHECK(cudaMemcpy(to, t->gradients[t->job.me->rank], t->runner.count * sizeof *to,
-                       cudaMemcpyHostToDevice));
+  for (size_t i = 0; i < n && type != ncclFloat; i++)
+    words[i] =
+        type == ncclHalf ? float_to_half(gradient[i] * 0x1p-10f) : float_to_bfloat16(gradient[i]);
+  CUDACHECK(type == ncclFloat ? cudaMemcpy(to, gradient, n * sizeof *to, cudaMemcpyHostToDevice)
+                              : cudaMemcpy(to, words, n * sizeof *words, cudaMemcpyHostToDevice));
   CUDACHECK(cudaDeviceSynchronize());
+  free(words);
 }
 
 /* Every step is enqueued behind the one before, which is still running; only then is the last one
