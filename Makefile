@@ -29,7 +29,7 @@ LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
 # tests of kernels alone; sources that tests share
 GPU_TESTS := allreduce_one_gpu
-SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c tests/unit/reference.c 02_allreduce_sm/cpu/plain.c
+SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c 02_allreduce_sm/cpu/plain.c
 
 # ---- switches --------------------------------------------------------------------------------------------
 override MPI := $(filter-out 0,$(MPI))

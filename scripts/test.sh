@@ -67,21 +67,12 @@ sanitize() {
   for launcher in "${sanitized[@]}"; do "${LIMIT[@]}" tests/sanitize.sh "$1" "$launcher" || return; done
 }
 
-# 04's kernels, for which the programs have C on the stand-in, because they are slow there
-sparse_kernels() {
-  local build=build/cpu-pthread-sparse-kernels
-  flock "$logs" make -s -j "$lanes" CPU=1 SPARSE_KERNELS=1 04_sparse_allreduce $build/tests/sparse_steps &&
-    NTHREADS=4 "${LIMIT[@]}" $build/sparse_allreduce --count 3000 --steps 5 &&
-    NTHREADS=2 "${LIMIT[@]}" $build/tests/sparse_steps --cases 20
-}
-
 # ---- all of it: long checks first, so that none of them runs alone at the end ----------------------------
 check build-cpu build_cpu
 check sanitize-address sanitize address,undefined
 check sanitize-thread "${LIMIT[@]}" tests/sanitize.sh thread pthread
 check build-gpu build_gpu
 check races "${LIMIT[@]}" tests/races.sh
-check sparse-kernels sparse_kernels
 check readme-commands built cpu "${LIMIT[@]}" tests/readme_commands.sh
 # the longest first
 for file in tests/cli/cases.bats $(wc -l tests/cli/*.bats | sort -rn | awk 'NR > 1 && !/cases/ { print $2 }'); do

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU versions of the operators, for `make CPU=1`, and the shortest way to read what the
- * kernels of lib/kernels/ and lib/onesided/ compute. Results have the same bits, but for the last
- * ones of mean and deviation. "Device" memory is plain memory. */
+ * kernels of lib/kernels/ compute. Results have the same bits, but for the last ones of mean and
+ * deviation. "Device" memory is plain memory. */
 #include <math.h>
 #include <string.h>
 
@@ -324,20 +324,15 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* Where the regions begin in a list, and how many of its entries are in each. */
-static void divide(const struct sparse_memory *m, const struct sparse_pair *pairs, uint64_t count,
-                   uint64_t *displs, uint64_t *counts)
-{
-  for (int p = 0; p < m->nranks; p++) {
-    displs[p] = lower_bound(pairs, count, m->state->kept.boundaries[p]);
-    counts[p] = lower_bound(pairs, count, m->state->kept.boundaries[p + 1]) - displs[p];
-  }
-}
-
 static void partition(const struct call *c)
 {
   struct sparse_state *s = c->m.state;
-  divide(&c->m, c->m.offered, s->offered_count, s->region_displs, s->region_counts);
+  const uint64_t *boundaries = s->kept.boundaries;
+  for (int p = 0; p < c->m.nranks; p++) {
+    s->region_displs[p] = lower_bound(c->m.offered, s->offered_count, boundaries[p]);
+    s->region_counts[p] = lower_bound(c->m.offered, s->offered_count, boundaries[p + 1]);
+    s->region_counts[p] -= s->region_displs[p];
+  }
 }
 
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream)
@@ -453,192 +448,7 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
   return enqueue(m, stream, (struct call){.each = convert, .gradient = gradient});
 }
 
-/* ---- oktopk where ranks use each other's memory ------------------------------------------------
- *
- * By flags (struct sparse_flags) they know what is there. Entries are stored before their flag, so
- * no rank counts what has been stored. (The kernels do: their threads store at the same time.) */
+/* ---- one-sided ------------------------------------------------------------------------------- */
 
-/* Where this rank sees, in the memory of rank p, what lies at `mine` in its own. */
-static void *at_peer(const struct sparse_memory *m, int p, const void *mine)
-{
-  return m->state->fixed.peers[p] + ((const char *)mine - m->lists);
-}
-
-/* Writes flags[0 .. count) of this step to the memory of rank p. */
-static void publish(const struct sparse_memory *m, int p, const uint64_t *flags, int count,
-                    const uint32_t *values)
-{
-  uint64_t *there = at_peer(m, p, flags);
-  for (int i = 0; i < count; i++)
-    __atomic_store_n(&there[i], (uint64_t)m->state->progress.epoch << 32 | values[i],
-                     __ATOMIC_RELEASE);
-  cpu_notify(m->comm, p);
-}
-
-struct awaited {
-  const uint64_t *flags;
-  int count;
-  uint32_t epoch;
-};
-
-static bool all_there(const void *arg)
-{
-  const struct awaited *a = arg;
-  for (int i = 0; i < a->count; i++)
-    if (__atomic_load_n(&a->flags[i], __ATOMIC_ACQUIRE) >> 32 != a->epoch) return false;
-  return true;
-}
-
-/* Waits for flags that rank p writes here in this step. If they do not come in time, all values are
- * 0, and this rank waits no more. */
-static void await(const struct sparse_memory *m, int p, const uint64_t *flags, int count,
-                  uint32_t *values)
-{
-  struct sparse_state *s = m->state;
-  const struct awaited a = {flags, count, s->progress.epoch};
-  const double seconds = m->config.timeout_seconds > 0 ? m->config.timeout_seconds : 1e9;
-  if (!s->progress.late && !cpu_wait(m->comm, all_there, &a, seconds))
-    s->progress.late = (uint32_t)p + 1;
-  for (int i = 0; i < count; i++) values[i] = s->progress.late ? 0 : (uint32_t)flags[i];
-}
-
-/* ---- lists to the owners of regions ---------------------------------------------------------- */
-
-/* The first `count` offered entries. Owners drop what does not exceed `level`. A rank that has
- * timed out takes no part any more. */
-static void send_parts(const struct sparse_memory *m, uint64_t count, sparse_level_t level)
-{
-  struct sparse_state *s = m->state;
-  if (s->progress.late) return;
-  divide(m, m->offered, count, s->region_displs, s->region_counts);
-  for (int p = 0; p < m->nranks; p++) {
-    const uint64_t first = s->region_displs[p], part = s->region_counts[p];
-    if (p != m->rank)
-      memcpy(s->fixed.list_at[p] + first, m->offered + first, part * sizeof(*m->offered));
-    publish(m, p, m->flags->lists[m->rank], SPARSE_LIST_FLAGS,
-            (uint32_t[]){[SPARSE_FLAG_FIRST] = (uint32_t)first,
-                         [SPARSE_FLAG_COUNT] = (uint32_t)part,
-                         [SPARSE_FLAG_LEVEL] = (uint32_t)level});
-  }
-}
-
-static void send_offered(const struct call *c)
-{
-  send_parts(&c->m, c->m.state->offered_count, -1);
-}
-
-ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
-{
-  return enqueue(m, stream, (struct call){.run = send_offered});
-}
-
-/* All candidates go, above the lowest threshold; if it is raised, owners leave out what it does not
- * choose. If there were too many, only the chosen ones go (the kernels do that in reduce). */
-static void send_candidates(const struct call *c)
-{
-  const struct sparse_state *s = c->m.state;
-  if (s->unsent)
-    send_parts(&c->m, s->offered_count, -1);
-  else
-    send_parts(&c->m, s->level_counts[0], s->selection.above);
-}
-
-static void choose_candidates(const struct call *c)
-{
-  const struct sparse_state *s = c->m.state;
-  const int raised = sparse_raised(&c->m, s->nlevels, s->level_counts);
-  sparse_threshold_choose(&c->m, raised, SPARSE_SENT_BY_PASS);
-}
-
-ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               cudaStream_t stream)
-{
-  SPARSE_TRY(ops_local_pass(m, gradient, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, stream));
-  SPARSE_TRY(enqueue(m, stream, (struct call){.run = choose_candidates}));
-  SPARSE_TRY(ops_select_offered(m, stream));
-  return enqueue(m, stream, (struct call){.run = send_candidates});
-}
-
-/* ---- sums ------------------------------------------------------------------------------------ */
-
-/* The lists for this owner, and of each list what exceeds its level. */
-static void await_lists(const struct call *c)
-{
-  const struct sparse_memory *m = &c->m;
-  struct sparse_state *s = m->state;
-  for (int p = 0; p < m->nranks; p++) {
-    uint32_t flags[SPARSE_LIST_FLAGS];
-    await(m, p, m->flags->lists[p], SPARSE_LIST_FLAGS, flags);
-    struct sparse_pair *list = m->received + s->fixed.list_displs[p];
-    const struct sparse_pair *from = list + flags[SPARSE_FLAG_FIRST];
-    s->received_counts[p] = 0;
-    for (uint32_t i = 0; i < flags[SPARSE_FLAG_COUNT]; i++)
-      if (sparse_magnitude(from[i].value) > (sparse_level_t)flags[SPARSE_FLAG_LEVEL])
-        list[s->received_counts[p]++] = from[i];
-  }
-}
-
-/* How many sums there are, and how many of each rank's entries are in them. */
-static void publish_sums(const struct call *c)
-{
-  const struct sparse_memory *m = &c->m;
-  const struct sparse_state *s = m->state;
-  for (int p = 0; p < m->nranks && !s->progress.late; p++)
-    publish(m, p, m->flags->sums[m->rank], SPARSE_SUM_FLAGS,
-            (uint32_t[]){[SPARSE_FLAG_SUMS] = (uint32_t)s->reduced_count,
-                         [SPARSE_FLAG_NONFINITE] = sparse_says_nonfinite(m, s),
-                         [SPARSE_FLAG_TAKEN] = (uint32_t)s->received_counts[p]});
-}
-
-ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
-                             cudaStream_t stream)
-{
-  SPARSE_TRY(enqueue(m, stream, (struct call){.run = await_lists}));
-  SPARSE_TRY(ops_reduce(m, m->received, SPARSE_FROM_OWNER, which, sparse_reduced(m), stream));
-  if (which == SPARSE_SUMS_NONZERO) SPARSE_TRY(ops_want_k_near_threshold(m, stream));
-  return enqueue(m, stream, (struct call){.run = publish_sums});
-}
-
-/* ---- the result ------------------------------------------------------------------------------ */
-
-/* All ranks' sums to `gathered`. */
-static void fetch_sums(const struct call *c)
-{
-  const struct sparse_memory *m = &c->m;
-  struct sparse_state *s = m->state;
-  struct sparse_pair *to = m->gathered;
-  for (int p = 0; p < m->nranks; p++) {
-    uint32_t flags[SPARSE_SUM_FLAGS];
-    await(m, p, m->flags->sums[p], SPARSE_SUM_FLAGS, flags);
-    const uint32_t count = flags[SPARSE_FLAG_SUMS];
-    memcpy(to, at_peer(m, p, m->reduced), count * sizeof(*to));
-    to += count;
-    s->gathered_counts[p] = m->flags->reduced[p] = count;
-    s->region_counts[p] = flags[SPARSE_FLAG_TAKEN];
-    s->all_nonfinite[p] = flags[SPARSE_FLAG_NONFINITE];
-  }
-}
-
-/* How many of the sums that were chosen are in which region. */
-static void count_chosen(const struct call *c)
-{
-  struct sparse_state *s = c->m.state;
-  divide(&c->m, c->m.gathered, s->result_count, s->gathered_displs, s->gathered_counts);
-}
-
-/* Fetches all sums and chooses: the kernels exchange histograms instead, and find the same. */
-ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream)
-{
-  SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  SPARSE_TRY(ops_select_sums(m, sparse_gathered(m), sparse_result(m), &m->state->global, stream));
-  return enqueue(m, stream, (struct call){.run = count_chosen});
-}
-
-/* In exact steps ops_choose_sent() has fetched the sums, and chosen. */
-ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
-                            cudaStream_t stream)
-{
-  if (thresholds == SPARSE_THRESHOLDS_ADAPT)
-    SPARSE_TRY(enqueue(m, stream, (struct call){.run = fetch_sums}));
-  return ops_apply(m, sparse_gathered(m), thresholds, stream);
-}
+/* That protocol is one of many threads, so only the kernels have it: make CPU=1 SPARSE_KERNELS=1 */
+const struct sparse_onesided *const ops_onesided = NULL;

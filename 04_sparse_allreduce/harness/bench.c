@@ -205,7 +205,7 @@ static int verify_steps(struct sweep *sweep, struct subject *s)
   int code = EXIT_VERIFIED;
   for (uint64_t i = 0; s->runner && i < GRADIENTS && code == EXIT_VERIFIED; i++) {
     enqueue_step(sweep, s, i);
-    code = runner_finish(s->runner, i);
+    code = runner_finish(s->runner);
     if (code == EXIT_VERIFIED) code = verification_step(&s->reference, sweep->gradients[i]);
   }
   if (s->runner) return code;

@@ -11,7 +11,8 @@ static int run_path(struct job *job, int path)
   struct path_steps steps = {0};
   sparse_allreduce_config_t config = job->config;
   config.algorithm = (sparse_allreduce_algorithm_t)path;
-  runner_create(&runner, job, job->count, &config, program_options.simple, true);
+  runner_create(&runner, job, job->count, &config, program_options.simple,
+                config.result == SPARSE_RESULT_ENTRIES);
   verification_init(&verification, &runner, true);
 
   int code = EXIT_VERIFIED;
@@ -25,7 +26,7 @@ static int run_path(struct job *job, int path)
     SPARSECHECK(runner_step(&runner, job->gradient));
     CUDACHECK(cudaStreamSynchronize(job->stream));
     if (step > 0) steps.us += launcher_microseconds() - start; /* the first step loads kernels */
-    code = runner_finish(&runner, step);
+    code = runner_finish(&runner);
     if (runner.last.dense == (path == SPARSE_DENSE)) { /* no warm-up step */
       steps.counted++;
       steps.local += (double)runner.last.local;

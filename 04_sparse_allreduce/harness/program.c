@@ -38,7 +38,7 @@ const struct option_spec harness_options[] = {
      "what to do with NaN and infinity in a gradient (error)", 0, 0},
     {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
      "gtopk: keep what the published algorithm loses", 0, 0},
-    {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv|onesided",
+    {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv",
      "how entries move between ranks (auto)", 0, 0},
     {"result", 0, OPTION_CHOICE, &program_options.result, "dense|entries",
      "entries: no dense result; each step updates a vector in place (dense)", 0, 0},

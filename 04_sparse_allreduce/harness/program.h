@@ -42,8 +42,9 @@ struct job {
   const struct options *opt;
   ncclComm_t comm;
   cudaStream_t stream;
-  uint64_t paths;                   /* bit p: path p */
-  sparse_allreduce_config_t config; /* of all paths, without the algorithm */
+  uint64_t paths;                           /* bit p: path p */
+  sparse_allreduce_config_t config;         /* of all paths, without the algorithm */
+  const struct sparse_constants *constants; /* NULL: those of the preset */
   size_t count, k;
   uint64_t steps, seed;
   enum gradient_kind kind;
@@ -105,25 +106,25 @@ int job_publish(struct job *job, int code);
 /* ---- a path that runs: runner.c -------------------------------------------------------------- */
 
 /* A path runs by the library or by simple/. The program creates, runs, verifies and times both in
- * the same way. With --result entries, weights are updated in place after each step, as by an
- * optimizer. sparse_allreduce_add then makes a dense result to compare, from zeros. */
+ * the same way. Weights are updated in place after each step, as by an optimizer. With --result
+ * entries sparse_allreduce_add makes a dense result to compare, from zeros. */
 struct runner {
   const struct job *job;
   size_t count;
   sparse_allreduce_config_t config;
   sparse_allreduce_t handle; /* NULL for simple/ */
   struct simple *simple;     /* NULL for the library */
-  float *weights, *dense;    /* --result entries: in device memory; else NULL */
+  float *weights, *dense;    /* in device memory; NULL: there are none */
 
-  /* What the last step left on this rank, after runner_finish. */
+  /* What the last step left on this rank, after runner_read. */
   sparse_allreduce_statistics_t last;
   const float *result;               /* dense, in device memory */
   const struct sparse_pair *entries; /* of the result, before the division, in device memory, */
   uint64_t nentries;                 /* and their number; NULL: there is no list */
+  char reason[LAUNCHER_TEXT / 2];    /* why the step was an error: not a finite gradient; or "" */
 };
 
-/* config->algorithm is the path. Where --exchange onesided cannot run, it says so and ends the job
- * with EXIT_CANNOT_RUN. `updates`: with --result entries there are weights. Collective. */
+/* config->algorithm is the path. `updates`: there are weights. Collective. */
 void runner_create(struct runner *r, const struct job *job, size_t count,
                    const sparse_allreduce_config_t *config, bool simple, bool updates);
 void runner_destroy(struct runner *r);
@@ -134,10 +135,13 @@ const char *runner_mode(const struct runner *r, const char **reason);
 
 /* A step, as sparse_allreduce_run; then weights += -0.1 * result, if there are any. */
 ncclResult_t runner_step(struct runner *r, const void *gradient);
-float runner_updated(float weight, float result); /* the weight as it must be after a step */
+ncclResult_t runner_update(const struct runner *r); /* the latter alone */
+float runner_updated(float weight, float result);   /* the weight as it must be after a step */
 
-/* Waits for the last step and reads what it left. Returns an exit code. Collective. */
-int runner_finish(struct runner *r, uint64_t step);
+/* Waits for the last step and reads what it left; and says it if that was an error. The latter
+ * returns an exit code and is collective. */
+void runner_read(struct runner *r);
+int runner_finish(struct runner *r);
 
 /* Copies the residual to host memory; dense has zeros. */
 void runner_residual(const struct runner *r, float *host);
@@ -157,10 +161,11 @@ struct verification {
   const struct runner *runner;
   struct simple *ref;   /* this rank's side */
   float *host;          /* [n] what comes from the device */
-  float *weights;       /* [n] --result entries: as they must be; else NULL */
+  float *weights;       /* [n] as they must be; NULL: the runner has none */
   float *mean;          /* [n] mean of all ranks' acc; NULL if xi is not measured */
   double gradient_norm; /* of the mean of this step's gradients */
   uint64_t compared;    /* steps */
+  bool unwritten;       /* a file could not be written */
   double xi;            /* rank 0: sum over the steps that the paper would record, */
   uint64_t xi_steps;    /* and their number */
 };
@@ -173,6 +178,10 @@ void verification_free(struct verification *v);
  * files from the same copies. Returns EXIT_VERIFIED, EXIT_WRONG_DATA after one line on stderr that
  * says what differed first, or EXIT_FAILED_CALL; the same on all ranks. Collective. */
 int verification_step(struct verification *v, const void *gradient);
+
+/* Its two halves: the reference's step; and whether all that the runner has is the same. */
+void verification_reference(struct verification *v, const void *gradient);
+bool verification_compare(struct verification *v);
 
 /* ---- the table: report.c --------------------------------------------------------------------- */
 

@@ -19,15 +19,8 @@ static float *device_vector(size_t count)
 
 static void create_handle(struct runner *r)
 {
-  const ncclResult_t result =
-      sparse_allreduce_create(r->job->comm, r->count, &r->config, &r->handle);
-  if (result == ncclInvalidUsage) { /* on all ranks */
-    if (r->job->me->rank == 0)
-      fprintf(stderr, "sparse_allreduce: --exchange: %s; allowed: auto, sendrecv\n",
-              sparse_allreduce_last_error());
-    launcher_barrier(r->job->me);
-    launcher_abort(EXIT_CANNOT_RUN);
-  }
+  const ncclResult_t result = sparse_allreduce_create_with(r->job->comm, r->count, &r->config,
+                                                           r->job->constants, &r->handle);
   if (result == ncclRemoteError) sleep(1); /* the rank with the reason reports it first */
   CHECK_NCCL_RESULT(result, "sparse_allreduce_create", sparse_allreduce_last_error());
 }
@@ -42,8 +35,7 @@ void runner_create(struct runner *r, const struct job *job, size_t count,
   else
     r->simple =
         simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks, count, config);
-  if (config->result != SPARSE_RESULT_ENTRIES) return;
-  r->dense = device_vector(count);
+  if (config->result == SPARSE_RESULT_ENTRIES) r->dense = device_vector(count);
   if (updates) r->weights = device_vector(count);
 }
 
@@ -83,32 +75,38 @@ ncclResult_t runner_step(struct runner *r, const void *gradient)
     return ncclSuccess;
   }
   const ncclResult_t code = sparse_allreduce_run(r->handle, gradient, &r->result, stream);
-  if (code != ncclSuccess || !r->weights) return code;
-  return sparse_allreduce_add(r->handle, SCALE, r->weights, stream);
+  return code == ncclSuccess ? runner_update(r) : code;
 }
 
-/* Reads what a step left. `reason` says if the gradient was not finite. */
-static void finish_simple(struct runner *r, char *reason, size_t size)
+ncclResult_t runner_update(const struct runner *r)
+{
+  if (!r->weights) return ncclSuccess;
+  return sparse_allreduce_add(r->handle, SCALE, r->weights, r->job->stream);
+}
+
+/* What a step left. */
+static void read_simple(struct runner *r)
 {
   const struct simple *s = r->simple;
   CUDACHECK(cudaDeviceSynchronize());
   if (s->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
-    snprintf(reason, size, "the gradient is not finite in %zu of its elements", s->nonfinite);
+    snprintf(r->reason, sizeof r->reason, "the gradient is not finite in %zu of its elements",
+             s->nonfinite);
   r->last = s->last;
   r->result = s->result;
   r->entries = s->last.dense || s->last.fell_back ? NULL : s->global;
   r->nentries = s->last.global;
 }
 
-static void finish_library(struct runner *r, char *reason, size_t size)
+static void read_library(struct runner *r)
 {
   const uint64_t *count;
   ncclResult_t result;
   SPARSECHECK(sparse_allreduce_get_async_error(r->handle, &result));
   if (result != ncclInvalidArgument) /* which every rank gets */
     CHECK_NCCL_RESULT(result, "sparse_allreduce_run", sparse_allreduce_last_error());
-  else if (r->job->me->rank == 0)
-    snprintf(reason, size, "%s", sparse_allreduce_last_error());
+  else
+    snprintf(r->reason, sizeof r->reason, "%s", sparse_allreduce_last_error());
   SPARSECHECK(sparse_allreduce_statistics(r->handle, &r->last));
   SPARSECHECK(sparse_allreduce_sparse_result(r->handle, &r->entries, &count));
   if (r->entries)
@@ -121,14 +119,21 @@ static void finish_library(struct runner *r, char *reason, size_t size)
   CUDACHECK(cudaDeviceSynchronize());
 }
 
-int runner_finish(struct runner *r, uint64_t step)
+void runner_read(struct runner *r)
 {
-  char reason[LAUNCHER_TEXT / 2] = "";
-  (r->simple ? finish_simple : finish_library)(r, reason, sizeof reason);
-  if (*reason)
+  *r->reason = '\0';
+  (r->simple ? read_simple : read_library)(r);
+}
+
+int runner_finish(struct runner *r)
+{
+  const struct rank *me = r->job->me;
+  runner_read(r);
+  if (*r->reason && (r->simple || me->rank == 0)) /* the library's is the same on all ranks */
     launcher_error("%s, step %llu: %s; allowed: finite elements, or --nonfinite drop",
-                   simple_paths[r->config.algorithm].name, (unsigned long long)step, reason);
-  return launcher_agree(r->job->me, *reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
+                   simple_paths[r->config.algorithm].name, (unsigned long long)r->last.step,
+                   r->reason);
+  return launcher_agree(me, *r->reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
 void runner_residual(const struct runner *r, float *host)

@@ -14,8 +14,9 @@ void verification_init(struct verification *v, const struct runner *r, bool meas
   const size_t bytes = r->count * sizeof(float);
   *v = (struct verification){.runner = r, .host = simple_host_memory(bytes)};
   v->ref = simple_create(NULL, simple_launcher(me), me->rank, me->nranks, r->count, &r->config);
+  if (r->job->constants) v->ref->constants = *r->job->constants;
   if (measures_xi) v->mean = simple_host_memory(bytes);
-  if (r->config.result != SPARSE_RESULT_ENTRIES) return;
+  if (!r->weights) return;
   v->weights = simple_host_memory(bytes);
   memset(v->weights, 0, bytes);
 }
@@ -101,14 +102,19 @@ static bool wrong_element(const struct verification *v, const char *what, size_t
                float16_bits_of(got), (double)expected, float16_bits_of(expected));
 }
 
+/* All NaNs are the same: the stand-in has those of its processor. */
+static bool same_float(float got, float expected)
+{
+  return memcmp(&got, &expected, sizeof got) == 0 || (isnan(got) && isnan(expected));
+}
+
 /* A dense result that was made of entries has 0 where the average is -0: it began as zeros. */
 static bool same_floats(const struct verification *v, const char *what, const float *got,
                         const float *expected)
 {
   if (memcmp(got, expected, v->ref->n * sizeof *got) == 0) return true;
   for (size_t i = 0; i < v->ref->n; i++)
-    if (memcmp(&got[i], &expected[i], sizeof *got) != 0 &&
-        !(v->weights && got[i] == 0 && expected[i] == 0))
+    if (!same_float(got[i], expected[i]) && !(v->runner->dense && got[i] == 0 && expected[i] == 0))
       return wrong_element(v, what, i, got[i], expected[i]);
   return true;
 }
@@ -147,7 +153,7 @@ static bool same_entries(const struct verification *v)
   for (size_t e = 0; e < count && same; e++) {
     const struct sparse_pair expected = ref->global[e];
     same = same_number(v, "index of an entry", got[e].index, expected.index) &&
-           (memcmp(&got[e].value, &expected.value, sizeof expected.value) == 0 ||
+           (same_float(got[e].value, expected.value) ||
             wrong_element(v, "sum", got[e].index, got[e].value, expected.value));
   }
   free(got);
@@ -172,19 +178,22 @@ static bool same_result(const struct verification *v)
   return true;
 }
 
-/* --result entries updates elements with an entry in the result. v->host has the result: only it
- * has the last bits of a dense step. */
-static bool same_weights(struct verification *v)
+/* Elements with an entry in the result, or in steps without entries all. */
+static void update_weights(struct verification *v, const float *result)
 {
   const struct simple *ref = v->ref;
-  if (!v->weights || !v->runner->weights) return true;
-  if (ref->last.dense || ref->last.fell_back)
-    for (size_t i = 0; i < ref->n; i++) v->weights[i] = runner_updated(v->weights[i], v->host[i]);
-  else
-    for (size_t e = 0; e < ref->last.global; e++) {
-      const uint32_t i = ref->global[e].index;
-      v->weights[i] = runner_updated(v->weights[i], ref->result[i]);
-    }
+  const bool all = ref->last.dense || ref->last.fell_back;
+  for (size_t e = 0; v->weights && e < (all ? ref->n : ref->last.global); e++) {
+    const size_t i = all ? e : ref->global[e].index;
+    v->weights[i] = runner_updated(v->weights[i], result[i]);
+  }
+}
+
+/* v->host has the result: only it has the last bits of a dense step. */
+static bool same_weights(struct verification *v)
+{
+  if (v->ref->last.dense) update_weights(v, v->host);
+  if (!v->weights) return true;
   fetch(v, v->runner->weights, ncclFloat);
   return same_floats(v, "weights", v->host, v->weights);
 }
@@ -198,7 +207,7 @@ static bool same_regions(const struct verification *v)
   return same;
 }
 
-static void reference_step(struct verification *v, const void *gradient)
+void verification_reference(struct verification *v, const void *gradient)
 {
   struct simple *ref = v->ref;
   launcher_step("STEP 6: the reference's step");
@@ -209,7 +218,9 @@ static void reference_step(struct verification *v, const void *gradient)
   ref->given_threshold = v->runner->last.gaussian_threshold;
   simple_step(ref, v->host, 0);
   if (v->mean && !dense) measure_xi(v);
-  if (dense) {
+  if (!dense) {
+    update_weights(v, ref->result);
+  } else {
     for (size_t i = 0; i < ref->n; i++) v->host[i] = fabsf(v->host[i]);
     simple_sum(ref, v->host, ref->sums);
   }
@@ -225,24 +236,27 @@ static bool looks_at_residual(const struct verification *v)
   return step % 3 == 2 || step + 1 == v->runner->job->steps;
 }
 
-int verification_step(struct verification *v, const void *gradient)
+bool verification_compare(struct verification *v)
 {
   const struct runner *r = v->runner;
   const struct job *job = r->job;
-  bool written = true;
-  reference_step(v, gradient);
-
   launcher_step("STEP 6: comparing with the reference");
   fetch(v, r->result, ncclFloat);
-  bool same = same_statistics(v) && same_entries(v) && same_result(v);
-  if (same) written = job_write(job, &job->results, v->host);
-  same = same && same_weights(v) && same_regions(v);
-  if (same && looks_at_residual(v)) {
-    runner_residual(r, v->host);
-    same = same_floats(v, "residual", v->host, v->ref->acc);
-    if (same && r->last.step + 1 == job->steps) written &= job_write(job, &job->residual, v->host);
-  }
-  return launcher_agree(job->me, !same      ? EXIT_WRONG_DATA
-                                 : !written ? EXIT_FAILED_CALL
-                                            : EXIT_VERIFIED);
+  if (!same_statistics(v) || !same_entries(v) || !same_result(v)) return false;
+  v->unwritten |= !job_write(job, &job->results, v->host);
+  if (!same_weights(v) || !same_regions(v)) return false;
+  if (!looks_at_residual(v)) return true;
+  runner_residual(r, v->host);
+  if (!same_floats(v, "residual", v->host, v->ref->acc)) return false;
+  if (r->last.step + 1 == job->steps) v->unwritten |= !job_write(job, &job->residual, v->host);
+  return true;
+}
+
+int verification_step(struct verification *v, const void *gradient)
+{
+  verification_reference(v, gradient);
+  const bool same = verification_compare(v);
+  return launcher_agree(v->runner->job->me, !same          ? EXIT_WRONG_DATA
+                                            : v->unwritten ? EXIT_FAILED_CALL
+                                                           : EXIT_VERIFIED);
 }

@@ -90,7 +90,7 @@ static const char *error_of(const sparse_allreduce_config_t *c, size_t count, in
     return "timeout_seconds must be at most 1e9, 0 for 60, or less than 0 for never";
   if ((unsigned)c->balance > 1) return "balance must be 0 or 1";
   if ((unsigned)c->nonfinite > SPARSE_NONFINITE_DROP) return "unknown nonfinite";
-  if ((unsigned)c->exchange > SPARSE_EXCHANGE_ONESIDED) return "unknown exchange";
+  if ((unsigned)c->exchange > SPARSE_EXCHANGE_SENDRECV) return "unknown exchange";
   if ((unsigned)c->result > SPARSE_RESULT_ENTRIES) return "unknown result";
 
   /* Nothing exceeds the largest magnitude, and one element has no deviation. */

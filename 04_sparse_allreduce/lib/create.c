@@ -176,16 +176,12 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
  * host-synchronized way would be no better than ours. */
 static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_processes)
 {
-  const sparse_exchange_t wanted = h->m.config.exchange;
-  const double seconds = h->m.config.timeout_seconds;
-  if (wanted == SPARSE_EXCHANGE_SENDRECV || h->m.select == SPARSE_SELECT_NOTHING ||
+  if (h->m.config.exchange == SPARSE_EXCHANGE_SENDRECV || h->m.select == SPARSE_SELECT_NOTHING ||
       h->path->sums == SPARSE_SUMS_UP_A_TREE)
     return ncclSuccess;
   int reach = 0;
   const char *why = "";
-  const alltoallv_config_t config = {.method = wanted == SPARSE_EXCHANGE_ONESIDED ? ALLTOALLV_LSA
-                                                                                  : ALLTOALLV_AUTO,
-                                     .timeout_seconds = seconds};
+  const alltoallv_config_t config = {.timeout_seconds = h->m.config.timeout_seconds};
   ncclResult_t result = alltoallv_create(h->comm, &config, &h->alltoallv);
   if (result == ncclSuccess) {
     alltoallv_info(h->alltoallv, &reach, &why);
@@ -196,13 +192,13 @@ static ncclResult_t make_exchange(struct sparse_allreduce_handle *h, bool own_pr
   }
   if (reach == h->m.nranks) {
     result = sparse_alltoallv(alltoallv_register(h->alltoallv, h->m.lists, h->lists_bytes));
-    if (result == ncclSuccess && h->m.adapts && own_processes) result = make_onesided(h);
+    if (result == ncclSuccess && h->m.adapts && own_processes && ops_onesided != NULL)
+      result = make_onesided(h);
     if (result == ncclSuccess) return result;
-  } else if (wanted == SPARSE_EXCHANGE_ONESIDED) {
-    result = sparse_fail(ncclInvalidUsage, "exchange ONESIDED is not possible here: %s", why);
   } else {
     const char *reason = strstr(why, ": "); /* after "send/recv" */
     snprintf(h->why, sizeof(h->why), "%s", reason != NULL ? reason + 2 : why);
+    result = ncclSuccess;
   }
   if (h->alltoallv != NULL) alltoallv_destroy(h->alltoallv);
   h->alltoallv = NULL;
@@ -314,7 +310,7 @@ ncclResult_t sparse_allreduce_create_with(ncclComm_t comm, size_t count,
   *handle = NULL;
   struct sparse_allreduce_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return sparse_fail(ncclSystemError, "out of memory");
-  h->comm = h->m.comm = comm;
+  h->comm = comm;
   /* The fields of another version's configuration are elsewhere, or not there. */
   if (config->size == sizeof(*config)) h->m.config = *config;
   if (constants != NULL)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators: everything but messages. kernels/ has the kernels; ../cpu/ their CPU versions, for
- * the stand-in. Only the one-sided ones use other ranks' memory.
+ * the stand-in, of all but the one-sided ones, which use other ranks' memory.
  *
  * All of them enqueue on the stream and return; none waits or allocates, and on the host none reads
  * more than its arguments. So all can be captured into a CUDA graph. Lists have their number of
@@ -153,37 +153,41 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
  * others store, at most config.timeout_seconds. After that state->late says for whom, and this rank
  * waits no more. They replace an exchange and the operators around it. They take their decisions
  * themselves, because a launch for each would cost most of what they gain. */
+struct sparse_onesided {
+  /* Each part of the offered list, divided by state->boundaries as in ops_partition(), goes to the
+   * memory of the owner of its region, to the same place in this rank's list there. */
+  ncclResult_t (*send_parts)(const struct sparse_memory *m, cudaStream_t stream);
 
-/* Each part of the offered list, divided by state->boundaries as in ops_partition(), goes to the
- * memory of the owner of its region, to the same place in this rank's list there. */
-ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream);
+  /* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS and SPARSE_REMOVE_IN_RESULT, selection and
+   * send_parts() in one: candidates go to the owners on the way, and flags say above which level
+   * they count; offered_count is how many do. More than sparse_most(): no flag, state->unsent is 1.
+   */
+  ncclResult_t (*pass_and_send)(const struct sparse_memory *m, const void *gradient,
+                                cudaStream_t stream);
 
-/* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS and SPARSE_REMOVE_IN_RESULT, selection and
- * ops_send_parts() in one: candidates go to the owners on the way, and flags say above which level
- * they count; offered_count is how many do. More than sparse_most(): no flag, state->unsent is 1.
- */
-ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               cudaStream_t stream);
+  /* The owner of a region adds the lists for it as ops_reduce() does, when all ranks' have come.
+   * Sets state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how many there
+   * are, m->unit_begins where. SPARSE_SUMS_NONZERO: choose_sent() is to follow, and wants
+   * sparse_want_k_near_threshold(). state->unsent: selects first what is offered, as the state
+   * says, and sends it. */
+  ncclResult_t (*reduce_sent)(const struct sparse_memory *m, enum sparse_sums which,
+                              cudaStream_t stream);
 
-/* The owner of a region adds the lists for it as ops_reduce() does, when all ranks' have come. Sets
- * state->received_counts. SPARSE_SUMS_ABOVE: in the end writes to all ranks how many there are,
- * m->unit_begins where. SPARSE_SUMS_NONZERO: ops_choose_sent() is to follow, and wants
- * sparse_want_k_near_threshold(). state->unsent: selects first what is offered, as the state says,
- * and sends it. */
-ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
+  /* Chooses the state->wanted largest of the sums of all ranks, `reduced` with reduced_count
+   * entries at each; among equals those of lower ranks, then of lower indices. Sets wanted and
+   * `above` of state->global as ops_select_sums() does and takes its decision. reduced_count stays.
+   * Only histograms go from rank to rank: afterwards `reduced` has state->chosen_count entries, and
+   * flags and m->unit_begins say so. */
+  ncclResult_t (*choose_sent)(const struct sparse_memory *m, cudaStream_t stream);
+
+  /* ops_apply() of the sums of all ranks, each in its owner's memory, when they are there: fetches
+   * them on the way to `gathered`, in rank order, one after the other. Sets gathered_counts. */
+  ncclResult_t (*apply_sent)(const struct sparse_memory *m, enum sparse_thresholds thresholds,
                              cudaStream_t stream);
+};
 
-/* Chooses the state->wanted largest of the sums of all ranks, `reduced` with reduced_count entries
- * at each; among equals those of lower ranks, then of lower indices. Sets wanted and `above` of
- * state->global as ops_select_sums() does and takes its decision. reduced_count stays. Only
- * histograms go from rank to rank: afterwards `reduced` has state->chosen_count entries, and flags
- * and m->unit_begins say so. */
-ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream);
-
-/* ops_apply() of the sums of all ranks, each in its owner's memory, when they are there: fetches
- * them on the way to `gathered`, in rank order, one after the other. Sets gathered_counts. */
-ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
-                            cudaStream_t stream);
+/* NULL: there are none, as among the CPU versions. */
+extern const struct sparse_onesided *const ops_onesided;
 
 #ifdef __cplusplus
 }

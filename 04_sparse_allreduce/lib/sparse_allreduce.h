@@ -107,12 +107,11 @@ typedef enum {
 
 /* How entries move between ranks. */
 typedef enum {
-  SPARSE_EXCHANGE_AUTO = 0, /* ONESIDED where all ranks share symmetric memory over NVLink, else
-                               SENDRECV */
+  /* Where all ranks share symmetric memory over NVLink, without host synchronization: modes
+   * DEVICE_COUNTS and, for OKTOPK, ONESIDED. Else, as over PCIe, and for DENSE and GTOPK: SENDRECV.
+   * sparse_allreduce_mode() says which. */
+  SPARSE_EXCHANGE_AUTO = 0,
   SPARSE_EXCHANGE_SENDRECV, /* ncclSend/ncclRecv; where counts vary, the host waits for them */
-  SPARSE_EXCHANGE_ONESIDED, /* no host synchronization: modes DEVICE_COUNTS and, for OKTOPK,
-                               ONESIDED. DENSE and GTOPK use NCCL's calls anyway. create fails
-                               where this cannot run, as over PCIe */
 } sparse_exchange_t;
 
 /* How a handle actually moves entries. */
@@ -181,7 +180,6 @@ ncclResult_t sparse_allreduce_check(const sparse_allreduce_config_t *config, siz
  * other handles must be over.
  *   ncclInvalidArgument  the configuration or the count is wrong, or differs between ranks, or the
  *                        configuration is of another version of this header
- *   ncclInvalidUsage     SPARSE_EXCHANGE_ONESIDED and not possible here
  *   ncclRemoteError      another rank failed; that rank has the reason */
 ncclResult_t sparse_allreduce_create(ncclComm_t comm, size_t count,
                                      const sparse_allreduce_config_t *config,
@@ -340,7 +338,7 @@ ncclResult_t sparse_allreduce_save(sparse_allreduce_t handle, void *state);
 ncclResult_t sparse_allreduce_load(sparse_allreduce_t handle, const void *state);
 
 /* NCCL_VERSION_CODE of the nccl.h that the library was compiled with. This is for programs that
- * load the library and bring their own NCCL. The ONESIDED exchange needs the same release. From
+ * load the library and bring their own NCCL. The mode ONESIDED needs the same release. From
  * headers of 2.29 on, it takes later ones, too. */
 int sparse_allreduce_nccl_version(void);
 

@@ -201,7 +201,6 @@ struct sparse_memory {
    * they need; unit u are the SPARSE_UNIT elements from u * SPARSE_UNIT on. */
   uint32_t *unit_begins;
   uint32_t (*histograms)[SPARSE_BINS]; /* two of each rank, which it stores */
-  ncclComm_t comm;                     /* for the CPU versions, which need it to wake each other */
   uint64_t *matrix; /* [source * nranks + destination] entries, filled by the send/recv exchange */
   struct sparse_state *state;
   void *scratch; /* of the operators, see ops_scratch_bytes */

@@ -30,7 +30,7 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
   for launcher in $LAUNCHERS; do digest "$launcher" 4 --count 3000 --steps 34; done
   for n in 1 8; do digest pthread 4 --count 3000 --steps 34 --throttle $n; done
   for n in always never; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
-  for n in sendrecv onesided; do digest "${LAUNCHERS##* }" 4 --count 3000 --steps 34 --exchange $n --result entries; done
+  for n in sendrecv auto; do digest "${LAUNCHERS##* }" 4 --count 3000 --steps 34 --exchange $n --result entries; done
   digest pthread 4 --count 3000 --steps 34 --simple
   one_digest
   digest pthread 4 "${SMALL[@]}"
@@ -47,13 +47,13 @@ modes() { # modes LAUNCHER RANKS [OPTIONS]: what ran, of the paths in their orde
   paste -sd, "$WORK/notes"
 }
 
-@test "the program says what ran: oktopk has three modes, and the simple version" {
+@test "the program says what ran: the modes without the kernels, and the simple version" {
   local paths=topkA,gtopk,oktopk,topkSA
   [ "$(modes pthread 2 --algorithm $paths --exchange sendrecv)" = "topkA (send/recv),gtopk (send/recv),oktopk (send/recv),topkSA (send/recv)" ]
   [ "$(modes pthread 2 --algorithm $paths)" = "topkA (device counts),gtopk (send/recv),oktopk (device counts),topkSA (device counts)" ]
   [ "$(modes pthread 2 --simple --algorithm topkA,oktopk)" = "topkA (simple),oktopk (simple)" ]
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI"
-  [ "$(modes mpi 2 --algorithm $paths)" = "topkA (device counts),gtopk (send/recv),oktopk (one-sided),topkSA (device counts)" ]
+  [ "$(modes mpi 2 --algorithm $paths)" = "topkA (device counts),gtopk (send/recv),oktopk (device counts),topkSA (device counts)" ]
 }
 
 @test "-J: the table as JSON and CSV" {

@@ -2,7 +2,8 @@
 #include "reference_job.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "unit.h"
 
@@ -16,53 +17,82 @@ sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, spa
   return config;
 }
 
+/* A rank on its way through a step. */
+struct side {
+  struct job *job;
+  int rank;
+  pthread_t thread;
+};
+
+static void allgather(void *context, const void *mine, void *all, size_t bytes)
+{
+  const struct side *side = context;
+  struct job *job = side->job;
+  job->shared[side->rank] = mine;
+  pthread_barrier_wait(&job->barrier);
+  for (int r = 0; r < job->nranks; r++)
+    memcpy((char *)all + (size_t)r * bytes, job->shared[r], bytes);
+  pthread_barrier_wait(&job->barrier);
+}
+
+static void *run_side(void *argument)
+{
+  struct side *side = argument;
+  struct simple *s = side->job->ranks[side->rank];
+  s->link = (struct simple_link){side, allgather};
+  simple_step(s, side->job->gradients[side->rank], 0);
+  return NULL;
+}
+
 void job_open(struct job *job, const sparse_allreduce_config_t *config, size_t n, int nranks)
 {
   *job = (struct job){.n = n, .nranks = nranks, .describe = simple_paths[config->algorithm].name};
-  job->ref = reference_create(config, n, nranks, NULL);
-  assert_non_null(job->ref);
   job->gradients = calloc((size_t)nranks, sizeof *job->gradients);
   job->outstanding = calloc(n, sizeof *job->outstanding);
-  assert_true(job->gradients && job->outstanding);
+  assert_true(job->gradients && job->outstanding && nranks <= JOB_RANKS);
+  pthread_barrier_init(&job->barrier, NULL, (unsigned)nranks);
   for (int r = 0; r < nranks; r++) {
     job->gradients[r] = calloc(n, sizeof **job->gradients);
+    job->ranks[r] = simple_create(NULL, (struct simple_link){0}, r, nranks, n, config);
     assert_non_null(job->gradients[r]);
   }
 }
 
 void job_close(struct job *job)
 {
-  for (int r = 0; r < job->nranks; r++) free(job->gradients[r]);
+  for (int r = 0; r < job->nranks; r++) {
+    free(job->gradients[r]);
+    simple_destroy(job->ranks[r]);
+  }
+  pthread_barrier_destroy(&job->barrier);
   free(job->gradients);
   free(job->outstanding);
-  reference_destroy(job->ref);
-}
-
-static void keep_account(struct job *job)
-{
-  const struct reference *ref = job->ref;
-  if (ref->dense) return;
-  for (int r = 0; r < job->nranks; r++)
-    for (size_t i = 0; i < job->n; i++) job->outstanding[i] += job->gradients[r][i];
-  for (size_t i = 0; i < job->n; i++)
-    job->outstanding[i] -= ref->sums[i]; /* what of the sums is in the result */
 }
 
 void job_step(struct job *job)
 {
-  reference_step(job->ref, (const float *const *)job->gradients, NULL);
-  keep_account(job);
+  struct side sides[JOB_RANKS];
+  for (int r = 0; r < job->nranks; r++) {
+    sides[r] = (struct side){job, r, 0};
+    assert_int_equal(pthread_create(&sides[r].thread, NULL, run_side, &sides[r]), 0);
+  }
+  for (int r = 0; r < job->nranks; r++) pthread_join(sides[r].thread, NULL);
+  for (size_t i = 0; i < job->n && !job->ranks[0]->last.dense; i++) {
+    for (int r = 0; r < job->nranks; r++) job->outstanding[i] += job->gradients[r][i];
+    job->outstanding[i] -= job->ranks[0]->sums[i]; /* what of the sums is in the result */
+  }
 }
 
 void job_check_nothing_lost(const struct job *job)
 {
-  if (job->ref->config.algorithm == SPARSE_GTOPK && !job->ref->config.gtopk_exact_residual) return;
+  const sparse_allreduce_config_t *config = &job->ranks[0]->config;
+  if (config->algorithm == SPARSE_GTOPK && !config->gtopk_exact_residual) return;
   for (size_t i = 0; i < job->n; i++) {
     double residual = 0;
-    for (int r = 0; r < job->nranks; r++) residual += job->ref->ranks[r].residual[i];
+    for (int r = 0; r < job->nranks; r++) residual += job->ranks[r]->acc[i];
     if (residual != job->outstanding[i])
       fail_msg("%s, n %zu, %d ranks, after %d steps: element %zu: %.17g in residuals, not %.17g",
-               job->describe, job->n, job->nranks, (int)job->ref->step, i, residual,
+               job->describe, job->n, job->nranks, (int)job->ranks[0]->steps, i, residual,
                job->outstanding[i]);
   }
 }

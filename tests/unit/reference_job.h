@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training job as the tests of the reference see it: gradients of all ranks, a step, and that
- * nothing was lost. */
+/* A training job as the tests of the reference (simple/ on the host) see it: all ranks in one
+ * process, their gradients, a step, and that nothing was lost. */
 #ifndef REFERENCE_JOB_H
 #define REFERENCE_JOB_H
 
-#include "tests/unit/reference.h"
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "simple/simple.h"
+
+enum { JOB_RANKS = 8 };
 
 struct job {
-  struct reference *ref;
+  struct simple *ranks[JOB_RANKS];
   size_t n;
   int nranks;
   float **gradients;    /* [nranks][n], zero at first: the test fills them before a step */
   double *outstanding;  /* [n] sum over ranks and steps of gradients - sums in results: should be in
                            the residuals */
   const char *describe; /* for messages */
+  pthread_barrier_t barrier; /* how the threads of a step meet */
+  const void *shared[JOB_RANKS];
 };
 
 /* The constants of the library, which test_published compares with those of the published code. */

@@ -58,22 +58,6 @@ static void test_deterministic(void **state)
   }
 }
 
-static void test_one_region(void **state)
-{
-  (void)state;
-  for (uint64_t step = 0; step < 9; step++) {
-    int first = N, last = -1;
-    generate(values[0], GRADIENT_ONE_REGION, 1, step, 3, 4);
-    for (int i = 0; i < N; i++)
-      if (fabsf(values[0][i]) > 0.001f) {
-        if (i < first) first = i;
-        last = i;
-      }
-    assert_in_range(last, first, first + N / 8);
-    assert_in_range(first, (int)(step % 8) * (N / 8), (int)(step % 8) * (N / 8) + N / 80);
-  }
-}
-
 /* What all ratios of --bench are relative to. */
 static void test_fastest(void **state)
 {
@@ -89,7 +73,6 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_half),
       cmocka_unit_test(test_deterministic),
-      cmocka_unit_test(test_one_region),
       cmocka_unit_test(test_fastest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

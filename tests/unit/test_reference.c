@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference against independent, slow and simple implementations, against itself on related
- * gradients; and in random small jobs nothing is lost. */
+/* The reference against independent, slow and simple implementations; and in random small jobs
+ * nothing is lost. (The library is another implementation: tests/gpu/sparse_steps.) */
 #include <math.h>
 #include <stdio.h>
 
 #include "reference_job.h"
 #include "unit.h"
 
-enum { MAX_RANKS = 8, MAX_N = 257 };
-
-static bool has_gaussian_threshold(sparse_allreduce_algorithm_t algorithm)
-{
-  return algorithm == SPARSE_GAUSSIANK || algorithm == SPARSE_GAUSSIANKCONCAT;
-}
+enum { MAX_N = 257 };
 
 /* ---- random jobs ------------------------------------------------------------------------------*/
 
@@ -65,12 +60,16 @@ static void test_random_small_jobs(void **state)
     size_t n = 1 + job_below(&seed, job_below(&seed, 4) ? MAX_N : 12);
     int steps = 1 + (int)job_below(&seed, job_below(&seed, 4) ? 12 : 70);
     int kind = (int)job_below(&seed, 9);
-    job_open(&job, &config, n, 1 + (int)job_below(&seed, MAX_RANKS));
-    draw_intervals(&job.ref->constants, &seed);
+    job_open(&job, &config, n, 1 + (int)job_below(&seed, JOB_RANKS));
+    draw_intervals(&job.ranks[0]->constants, &seed);
+    for (int r = 1; r < job.nranks; r++) job.ranks[r]->constants = job.ranks[0]->constants;
     snprintf(describe, sizeof describe, "job %d, %s, gradients %d", number,
              simple_paths[config.algorithm].name, kind);
     job.describe = describe;
+    const int thinner = 1 + (int)job_below(&seed, 20); /* from that step on, which is exact */
     for (int step = 0; step < steps; step++) {
+      for (int r = 0; r < job.nranks && step == thinner; r++)
+        simple_set_density(job.ranks[r], config.density / 2);
       fill_with_integers(&job, kind == 8 ? (int)job_below(&seed, 8) : kind, &seed);
       job_step(&job);
     }
@@ -120,7 +119,7 @@ static void plain_select(struct dense_rank *ranks, const struct job *job)
       s->acc[i] += job->gradients[r][i];
       s->offered[i] = true;
     }
-    keep_largest(s->acc, s->offered, job->n, job->ref->k);
+    keep_largest(s->acc, s->offered, job->n, job->ranks[0]->k);
   }
 }
 
@@ -158,7 +157,7 @@ static void plain_tree(struct dense_rank *ranks, const struct job *job, int firs
       own->list[i] = other->list[i];
     own->in_list[i] |= other->in_list[i];
   }
-  keep_largest(own->list, own->in_list, job->n, job->ref->k);
+  keep_largest(own->list, own->in_list, job->n, job->ranks[0]->k);
 }
 
 static void plain_gtopk(struct dense_rank *ranks, const struct job *job, float *result)
@@ -179,13 +178,13 @@ static void compare_with_plain(sparse_allreduce_algorithm_t algorithm,
 {
   uint64_t seed = 7;
   for (int number = 0; number < 160; number++) {
-    static struct dense_rank ranks[MAX_RANKS];
+    static struct dense_rank ranks[JOB_RANKS];
     float result[MAX_N];
     struct job job;
     sparse_allreduce_config_t config =
         job_config(algorithm, SPARSE_PRESET_VGG, job_below(&seed, 9) ? job_uniform(&seed) / 3 : 1);
     if (config.density == 0) continue;
-    job_open(&job, &config, 1 + job_below(&seed, MAX_N), 1 + number % MAX_RANKS);
+    job_open(&job, &config, 1 + job_below(&seed, MAX_N), 1 + number % JOB_RANKS);
     memset(ranks, 0, sizeof ranks);
     for (int t = 0; t < 6; t++) {
       if (number % 2)
@@ -195,9 +194,10 @@ static void compare_with_plain(sparse_allreduce_algorithm_t algorithm,
           for (size_t i = 0; i < job.n; i++) job.gradients[r][i] = (float)job_normal(&seed);
       job_step(&job);
       step(ranks, &job, result);
-      if (!job_same_bits(result, job.ref->result, job.n)) fail_msg("job %d, step %d", number, t);
+      if (!job_same_bits(result, job.ranks[0]->result, job.n))
+        fail_msg("job %d, step %d", number, t);
       for (int r = 0; r < job.nranks; r++)
-        if (!job_same_bits(ranks[r].acc, job.ref->ranks[r].residual, job.n))
+        if (!job_same_bits(ranks[r].acc, job.ranks[r]->acc, job.n))
           fail_msg("job %d, step %d: residual of rank %d", number, t, r);
     }
     job_close(&job);
@@ -236,113 +236,11 @@ static void test_gaussian_threshold(void **state)
     job_open(&job, &config, 3, 1);
     memcpy(job.gradients[0], (float[]){4, 5, 6}, 3 * sizeof(float)); /* mean 5, deviation 1 */
     job_step(&job);
-    double threshold = job.ref->ranks[0].gaussian_threshold;
+    double threshold = job.ranks[0]->last.gaussian_threshold;
     if (!(fabs(threshold - 5 - table[t][1]) < 1e-12))
       fail_msg("density %g: %.15g", table[t][0], threshold - 5);
     job_close(&job);
   }
-}
-
-static void test_gaussian_threshold_of_two(void **state)
-{
-  (void)state;
-  struct job job;
-  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANK, SPARSE_PRESET_VGG, 0.5);
-  job_open(&job, &config, 2, 1);
-  memcpy(job.gradients[0], (float[]){4, 6}, 2 * sizeof(float));
-  job_step(&job);
-  assert_true(fabs(job.ref->ranks[0].gaussian_threshold - 5 - 0.674489750196082 * sqrt(2)) < 1e-12);
-  job_close(&job);
-}
-
-/* n = 1: the deviation is not a number, and nothing is above such a threshold. */
-static void test_gaussian_threshold_of_one(void **state)
-{
-  (void)state;
-  struct job job;
-  sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANK, SPARSE_PRESET_VGG, 1);
-  job_open(&job, &config, 1, 2);
-  job.gradients[0][0] = job.gradients[1][0] = 3;
-  job_step(&job);
-  assert_true(isnan(job.ref->ranks[0].local_threshold));
-  assert_int_equal(job.ref->ranks[0].selected_above, 0x7fffffff);
-  assert_int_equal(job.ref->ranks[0].selected_tie, -1);
-  assert_int_equal(job.ref->ranks[0].noffered, 0);
-  assert_true(job.ref->result[0] == 0 && job.ref->ranks[1].residual[0] == 3);
-  job_close(&job);
-}
-
-/* Injected thresholds replace the computed one. A negative one selects everything, which is too
- * much if it is more than the capacity. */
-static void test_injected_thresholds(void **state)
-{
-  (void)state;
-  for (size_t n = 100; n <= 5000; n += 4900) {
-    struct reference *ref;
-    sparse_allreduce_config_t config = job_config(SPARSE_GAUSSIANK, SPARSE_PRESET_VGG, 0.01);
-    float *gradient = calloc(n, sizeof *gradient);
-    assert_non_null(gradient);
-    for (size_t i = 0; i < n; i++) gradient[i] = (float)(i % 50);
-    ref = reference_create(&config, n, 1, NULL);
-    assert_non_null(ref);
-    reference_step(ref, (const float *const[]){gradient}, (double[]){-1});
-    assert_int_equal(ref->ranks[0].selected_above, n == 100 ? 0 : 0x42440000); /* 49 */
-    assert_int_equal(ref->ranks[0].selected_tie, n == 100 ? 99 : 2499);
-    assert_int_equal(ref->ranks[0].noffered, n == 100 ? 100 : ref->k);
-    assert_int_equal(ref->ranks[0].overflowed, n == 5000);
-    assert_true(ref->ranks[0].gaussian_threshold > 0);
-    reference_destroy(ref);
-    free(gradient);
-  }
-}
-
-/* More above an old threshold than there is room for. */
-static void test_overflow(void **state)
-{
-  (void)state;
-  for (int oktopk = 0; oktopk < 2; oktopk++) {
-    struct job job;
-    sparse_allreduce_config_t config =
-        job_config(oktopk ? SPARSE_OKTOPK : SPARSE_TOPKAOPT, SPARSE_PRESET_VGG, 0.01);
-    job_open(&job, &config, 10000, 3);
-    for (int step = 0; step < 4; step++) {
-      /* rank 1 wakes up in step 1: all of it is above its threshold of the step before */
-      for (int r = 0; r < 3; r++)
-        for (size_t i = 0; i < job.n; i++) {
-          float v = (float)((i * 7919 + 11) % 997);
-          job.gradients[r][i] = step == 0 ? v : r == 1 ? v + 5000 : 0;
-        }
-      job_step(&job);
-      assert_int_equal(job.ref->ranks[1].overflowed, step > 0);
-      assert_false(job.ref->ranks[0].overflowed || job.ref->ranks[2].overflowed);
-      assert_int_equal(job.ref->ranks[0].selected_tie, -1);
-      if (step > 0) assert_int_equal(job.ref->ranks[1].noffered, 100);
-      if (step > 0) assert_true(job.ref->ranks[1].selected_tie >= 0);
-    }
-    job_check_nothing_lost(&job);
-    job_close(&job);
-  }
-}
-
-/* The factors of a step in which much more is selected than in the last one. */
-static void test_raise(void **state)
-{
-  (void)state;
-  struct job job;
-  sparse_allreduce_config_t config = job_config(SPARSE_OKTOPK, SPARSE_PRESET_VGG, 0.1);
-  job_open(&job, &config, 1000, 1);
-  for (size_t i = 0; i < 1000; i++) job.gradients[0][i] = (float)i;
-  job_step(&job); /* 901 ... 999 are offered; above 900 */
-  assert_true(job.ref->ranks[0].local_threshold == 900);
-  memset(job.gradients[0], 0, 1000 * sizeof(float));
-  /* The residual has 0 ... 900. Now 99 elements get 1000 and 50 become 976 ... 927: 148 are above
-   * 900, as many above 927, and 121 above 954.81, which is no longer too much. */
-  for (size_t i = 901; i < 1000; i++) job.gradients[0][i] = 1000;
-  for (size_t i = 0; i < 50; i++) job.gradients[0][i] = 976 - 2 * (float)i;
-  job_step(&job);
-  assert_int_equal(job.ref->ranks[0].noffered, 121);
-  assert_true(job.ref->ranks[0].local_threshold == 900 * 1.03 * 1.03);
-  job_close(&job);
 }
 
 /* Steps without any gradient leave thresholds of 0. The steps after them find others soon: they
@@ -364,101 +262,14 @@ static void test_recovery(void **state)
           jobs[0].gradients[r][i] = jobs[1].gradients[r][i] = (float)exp(2 * job_normal(&seed));
       for (int j = 0; j < 2; j++) {
         job_step(&jobs[j]);
-        chosen[j] += jobs[j].ref->nglobal;
-        for (int r = 0; r < RANKS; r++) offered[j] += jobs[j].ref->ranks[r].noffered;
+        chosen[j] += jobs[j].ranks[0]->last.global;
+        for (int r = 0; r < RANKS; r++) offered[j] += jobs[j].ranks[r]->last.local;
       }
     }
     assert_in_range(chosen[0], chosen[1] / 2, 3 * chosen[1] / 2);
     assert_in_range(offered[0], offered[1] / 2, 3 * offered[1] / 2);
     for (int j = 0; j < 2; j++) job_close(&jobs[j]);
   }
-}
-
-/* From a step on the density is another one: that step is exact, and nothing is lost. */
-static void test_density_changes(void **state)
-{
-  (void)state;
-  for (int a = SPARSE_TOPKA; a < SPARSE_ALGORITHMS; a++) {
-    uint64_t seed = 4;
-    struct job job;
-    sparse_allreduce_config_t config = job_config(a, SPARSE_PRESET_VGG, 0.2);
-    config.gtopk_exact_residual = 1;
-    job_open(&job, &config, 500, 3);
-    for (int step = 0; step < 12; step++) {
-      if (step == 5) reference_set_density(job.ref, 0.02);
-      fill_with_integers(&job, 2, &seed);
-      job_step(&job);
-      job_check_nothing_lost(&job);
-      const bool exact = step == 0 || step == 5;
-      assert_int_equal(job.ref->exact_global, a == SPARSE_OKTOPK && exact);
-      for (int r = 0; r < 3 && exact && !has_gaussian_threshold(a); r++)
-        assert_in_range(job.ref->ranks[r].noffered, 1, step == 5 ? 10 : 100);
-    }
-    job_close(&job);
-  }
-}
-
-/* ---- related gradients ------------------------------------------------------------------------*/
-
-/* The same job on changed gradients: gradient i of it goes to element i * stretch, times factor. */
-static void compare_with_changed(sparse_allreduce_algorithm_t algorithm, float factor,
-                                 size_t stretch, bool integers)
-{
-  uint64_t seed = 11;
-  struct job job, changed;
-  sparse_allreduce_config_t config = job_config(algorithm, SPARSE_PRESET_VGG, 0.125);
-  sparse_allreduce_config_t thinner = config;
-  thinner.density /= (double)stretch;
-  job_open(&job, &config, 256, 3);
-  job_open(&changed, &thinner, 256 * stretch, 3);
-  struct sparse_constants *c = &job.ref->constants;
-  c->local_interval = c->topkaopt_interval = c->global_interval = 8;
-  changed.ref->constants = *c;
-  for (int step = 0; step < 40; step++) {
-    for (int r = 0; r < 3; r++)
-      for (size_t i = 0; i < job.n; i++) {
-        double v = exp(2 * job_normal(&seed)) * (job_below(&seed, 2) ? 1 : -1);
-        job.gradients[r][i] = (float)(integers ? trunc(v) + (v < 0 ? -1 : 1) : v);
-        changed.gradients[r][i * stretch] = factor * job.gradients[r][i];
-      }
-    job_step(&job);
-    job_step(&changed);
-    if (!job.ref->fell_back && !changed.ref->fell_back) /* or there are no lists */
-      assert_int_equal(job.ref->nglobal, changed.ref->nglobal);
-    assert_true(job.ref->global_threshold * fabsf(factor) == changed.ref->global_threshold);
-    for (int r = 0; r < 3; r++) {
-      assert_int_equal(job.ref->ranks[r].noffered, changed.ref->ranks[r].noffered);
-      for (size_t i = 0; i < job.n; i++)
-        assert_true(job.ref->ranks[r].residual[i] * factor ==
-                    changed.ref->ranks[r].residual[i * stretch]);
-    }
-    for (size_t i = 0; i < job.n; i++)
-      assert_true(job.ref->result[i] * factor == changed.ref->result[i * stretch]);
-  }
-  job_close(&job);
-  job_close(&changed);
-}
-
-static void test_scaling(void **state)
-{
-  (void)state;
-  for (int a = 0; a < SPARSE_ALGORITHMS; a++) compare_with_changed(a, 0x1p-9f, 1, false);
-}
-
-/* Not for thresholds from the mean, which changes its sign and is added. */
-static void test_negation(void **state)
-{
-  (void)state;
-  for (int a = 0; a < SPARSE_ALGORITHMS; a++)
-    if (!has_gaussian_threshold(a)) compare_with_changed(a, -1, 1, false);
-}
-
-/* Integers, since regions and with them the order of sums change. */
-static void test_zeros_between(void **state)
-{
-  (void)state;
-  for (int a = 0; a < SPARSE_ALGORITHMS; a++)
-    if (!has_gaussian_threshold(a)) compare_with_changed(a, 1, 3, true);
 }
 
 /* On all ranks the same gradient without ties, with few bits so that sums are exact: what is global
@@ -484,60 +295,17 @@ static void test_same_on_all_ranks(void **state)
       /* a threshold lets through one less than k */
       keep_largest(job.gradients[0], set, 200, algorithms[a] == SPARSE_OKTOPK ? 19 : 20);
       for (size_t i = 0; i < 200; i++)
-        assert_true(job.ref->result[i] == (set[i] ? job.gradients[0][i] : 0));
+        assert_true(job.ranks[0]->result[i] == (set[i] ? job.gradients[0][i] : 0));
       job_close(&job);
     }
-}
-
-/* Everything is offered: the dense result, but for the order of sums. */
-static void test_density_one(void **state)
-{
-  (void)state;
-  static const int algorithms[] = {SPARSE_TOPKA, SPARSE_TOPKA2, SPARSE_GTOPK, SPARSE_TOPKSA};
-  uint64_t seed = 13;
-  for (size_t a = 0; a < sizeof algorithms / sizeof *algorithms; a++) {
-    struct job job, dense;
-    sparse_allreduce_config_t config = job_config(algorithms[a], SPARSE_PRESET_VGG, 1);
-    job_open(&job, &config, 250, 5);
-    config.algorithm = SPARSE_DENSE;
-    job_open(&dense, &config, 250, 5);
-    for (int r = 0; r < 5; r++)
-      for (size_t i = 0; i < 250; i++)
-        job.gradients[r][i] = dense.gradients[r][i] = (float)job_normal(&seed);
-    job_step(&job);
-    job_step(&dense);
-    assert_int_equal(job.ref->fell_back, algorithms[a] == SPARSE_TOPKSA);
-    for (size_t i = 0; i < 250; i++) {
-      double size = 0;
-      assert_true(dense.ref->result[i] == dense.ref->sums[i] / 5);
-      for (int r = 0; r < 5; r++) size += fabs(job.gradients[r][i]);
-      assert_true(fabs(job.ref->result[i] - dense.ref->result[i]) <= 5 * ldexp(1, -23) * size);
-      for (int r = 0; r < 5; r++) assert_true(job.ref->ranks[r].residual[i] == 0);
-    }
-    job_close(&job);
-    job_close(&dense);
-  }
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_topka_simply),
-      cmocka_unit_test(test_gtopk_simply),
-      cmocka_unit_test(test_gaussian_threshold),
-      cmocka_unit_test(test_gaussian_threshold_of_two),
-      cmocka_unit_test(test_gaussian_threshold_of_one),
-      cmocka_unit_test(test_injected_thresholds),
-      cmocka_unit_test(test_overflow),
-      cmocka_unit_test(test_raise),
-      cmocka_unit_test(test_recovery),
-      cmocka_unit_test(test_density_changes),
-      cmocka_unit_test(test_scaling),
-      cmocka_unit_test(test_negation),
-      cmocka_unit_test(test_zeros_between),
-      cmocka_unit_test(test_same_on_all_ranks),
-      cmocka_unit_test(test_density_one),
-      cmocka_unit_test(test_random_small_jobs),
+      cmocka_unit_test(test_topka_simply),       cmocka_unit_test(test_gtopk_simply),
+      cmocka_unit_test(test_gaussian_threshold), cmocka_unit_test(test_recovery),
+      cmocka_unit_test(test_same_on_all_ranks),  cmocka_unit_test(test_random_small_jobs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

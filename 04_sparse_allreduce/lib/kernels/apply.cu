@@ -307,13 +307,13 @@ ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
   return launch<false>(m, list, thresholds, stream);
 }
 
-ncclResult_t ops_apply_sent(const struct sparse_memory *m, enum sparse_thresholds thresholds,
+} // extern "C"
+
+ncclResult_t ops_apply_sent(const sparse_memory *m, enum sparse_thresholds thresholds,
                             cudaStream_t stream)
 {
   return launch<true>(m, {}, thresholds, stream);
 }
-
-} // extern "C"
 
 static const ops_load_kernels load(make_result<true, true>, make_result<true, false>,
                                    make_result<false, true>, make_result<false, false>);

@@ -18,7 +18,7 @@
  *
  * A candidate that another rank is to add up goes there at the same time as to the own list. The
  * last block writes to them how many there are and, if the threshold was raised, above which level
- * they count; if there are too many, ops_reduce_sent() chooses first.
+ * they count; if there are too many, reduce_sent() chooses first.
  *
  * What is done for every element has to be short: two instructions make a bit of it that says
  * whether it is a candidate (the sign of threshold - |x|). A thread has four neighboring elements
@@ -74,11 +74,12 @@ struct shared {
   uint2 lists[SPARSE_MAX_RANKS]; /* that this rank had in the step before: begin, count */
 };
 
+/* Words: of several bytes in one word each would have a register of its own. */
 struct pass_options {
-  bool aligned;    /* the gradient, to four elements */
-  bool passes;     /* it goes through the cache, and is evicted first */
-  bool prefetches; /* tiles */
-  bool offers;     /* candidates to the owners of regions */
+  uint32_t aligned;    /* the gradient, to four elements */
+  uint32_t passes;     /* it goes through the cache, and is evicted first */
+  uint32_t prefetches; /* tiles */
+  uint32_t offers;     /* candidates to the owners of regions */
   enum sparse_removal removal;
   enum sparse_candidates candidates;
 };
@@ -692,13 +693,12 @@ ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
   return launch(m, gradient, false, candidates, removal, stream);
 }
 
-ncclResult_t ops_pass_and_send(const struct sparse_memory *m, const void *gradient,
-                               cudaStream_t stream)
+} // extern "C"
+
+ncclResult_t ops_pass_and_send(const sparse_memory *m, const void *gradient, cudaStream_t stream)
 {
   return launch(m, gradient, true, SPARSE_ABOVE_THRESHOLDS, SPARSE_REMOVE_IN_RESULT, stream);
 }
-
-} // extern "C"
 
 static const ops_load_kernels load(local_pass<float, false>, local_pass<float, true>,
                                    local_pass<__half, false>, local_pass<__half, true>,

@@ -132,7 +132,7 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS)
   if (!ONESIDED) ops_begin();
   ops_let_next_begin();
   const bool above = which == SPARSE_SUMS_ABOVE;
-  /* Other sums are not those of the result: ops_choose_sent() chooses from them, and says where. */
+  /* Other sums are not those of the result: choose_sent() chooses from them, and says where. */
   const bool announces = ONESIDED && above;
   __shared__ memory all;
   shared &s = all.reduce;
@@ -237,15 +237,14 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
                     *m, lists, order_of(m, from), which, to);
 }
 
+} // extern "C"
+
 /* All blocks have to run at once, in case that they choose. */
-ncclResult_t ops_reduce_sent(const struct sparse_memory *m, enum sparse_sums which,
-                             cudaStream_t stream)
+ncclResult_t ops_reduce_sent(const sparse_memory *m, enum sparse_sums which, cudaStream_t stream)
 {
   const int blocks = ops_at_once(sizeof(memory), BLOCKS);
   return ops_launch(reduce<true>, ops_blocks(m->n, SMALL_TILE, blocks), THREADS, OPS_NEXT, stream,
                     *m, nullptr, order_of(m, SPARSE_FROM_OWNER), which, sparse_reduced(m));
 }
-
-} // extern "C"
 
 static const ops_load_kernels load(reduce<true>, reduce<false>);

@@ -12,6 +12,12 @@
 
 #include "device/device.cuh"
 
+/* Operators of struct sparse_onesided that are forms of others, beside those. */
+ncclResult_t ops_pass_and_send(const sparse_memory *m, const void *gradient, cudaStream_t stream);
+ncclResult_t ops_reduce_sent(const sparse_memory *m, enum sparse_sums which, cudaStream_t stream);
+ncclResult_t ops_apply_sent(const sparse_memory *m, enum sparse_thresholds thresholds,
+                            cudaStream_t stream);
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Where this rank sees, in another one's memory, what lies at `mine` in its own. */

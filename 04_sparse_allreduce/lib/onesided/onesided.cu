@@ -64,22 +64,23 @@ __global__ void OPS_BOUNDS(THREADS, BLOCKS) choose_sent(const __grid_constant__ 
   }
 }
 
-} // namespace
-
-extern "C" {
-
-ncclResult_t ops_send_parts(const struct sparse_memory *m, cudaStream_t stream)
+ncclResult_t launch_send_parts(const sparse_memory *m, cudaStream_t stream)
 {
   return ops_launch(send_parts, ops_blocks(m->k, 2 * SEND_THREADS, 1), SEND_THREADS, OPS_NEXT,
                     stream, *m);
 }
 
-ncclResult_t ops_choose_sent(const struct sparse_memory *m, cudaStream_t stream)
+ncclResult_t launch_choose_sent(const sparse_memory *m, cudaStream_t stream)
 {
   return ops_launch(choose_sent, (unsigned)ops_multiprocessors() * BLOCKS, THREADS, OPS_COOPERATIVE,
                     stream, *m);
 }
 
-} // extern "C"
+const sparse_onesided operators = {launch_send_parts, ops_pass_and_send, ops_reduce_sent,
+                                   launch_choose_sent, ops_apply_sent};
+
+} // namespace
+
+const sparse_onesided *const ops_onesided = &operators;
 
 static const ops_load_kernels load(send_parts, choose_sent);

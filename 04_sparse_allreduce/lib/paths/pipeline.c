@@ -212,24 +212,25 @@ ncclResult_t step_of_lists(struct sparse_allreduce_handle *h, const void *gradie
 
 /* Where threshold and regions are known, one pass selects and sends. It does not know yet whether
  * the threshold will be raised, so it sends by the lowest one that may come, and owners drop what a
- * raised one excludes. If that is too much, ops_reduce_sent() chooses and sends. In exact steps no
+ * raised one excludes. If that is too much, reduce_sent() chooses and sends. In exact steps no
  * rank gets all sums: all say how many they have of which size, so they find the largest. */
 ncclResult_t step_onesided(struct sparse_allreduce_handle *h, const void *gradient,
                            cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
+  const struct sparse_onesided *ops = ops_onesided;
   const bool exact = h->now.exact_global;
   if (!h->now.exact_local && !h->now.repartition) {
-    SPARSE_TRY(ops_pass_and_send(m, gradient, stream));
+    SPARSE_TRY(ops->pass_and_send(m, gradient, stream));
   } else {
     SPARSE_TRY(select_offered(h, gradient, stream));
     if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
-    SPARSE_TRY(ops_send_parts(m, stream));
+    SPARSE_TRY(ops->send_parts(m, stream));
   }
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
-  SPARSE_TRY(ops_reduce_sent(m, which_sums(h), stream));
+  SPARSE_TRY(ops->reduce_sent(m, which_sums(h), stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
-  if (exact) SPARSE_TRY(ops_choose_sent(m, stream));
+  if (exact) SPARSE_TRY(ops->choose_sent(m, stream));
   SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
-  return ops_apply_sent(m, exact ? SPARSE_THRESHOLDS_STAY : SPARSE_THRESHOLDS_ADAPT, stream);
+  return ops->apply_sent(m, exact ? SPARSE_THRESHOLDS_STAY : SPARSE_THRESHOLDS_ADAPT, stream);
 }

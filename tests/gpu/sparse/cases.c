@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every operator of the sparse allreduce on the device against straightforward code on the host, on
- * random and adversarial inputs. Operators are local: every rank runs all cases on its own, and one
- * is enough. Prints one line `ok - ...` or `not ok - ...` per case.
+/* The operators of the sparse allreduce that have ways of their own for large vectors and long
+ * lists (the local pass, selection, sums), on the device against straightforward code on the host,
+ * on random and adversarial inputs. (sparse_steps has all operators, on small ones.) They are
+ * local: every rank runs all cases on its own, and one is enough. Prints one line `ok - ...` or
+ * `not ok - ...` per case.
  *
  *   --large    also more than 2^31 elements: 3 vectors of 8.6 GB */
 #include "world.h"
@@ -180,10 +182,7 @@ static int run(const struct rank *me, const struct options *opt)
   CUDACHECK(cudaSetDevice(me->device));
   CUDACHECK(cudaStreamCreate(&t.stream));
   OPSCHECK(ops_load());
-  test_regions(&t);
   test_reduce(&t);
-  test_results(&t);
-  test_count_levels(&t);
   test_guess(&t);
   test_repeats(&t, false);
   test_repeats(&t, true);

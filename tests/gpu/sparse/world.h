@@ -70,11 +70,8 @@ float added(float a, float b);
 /* ---- the cases ------------------------------------------------------------------------------ */
 
 void test_local_pass(struct test *t); /* selection.c */
-void test_count_levels(struct test *t);
 void test_guess(struct test *t);
 void test_selection(struct test *t, bool quick);
-void test_regions(struct test *t); /* sums.c */
-void test_reduce(struct test *t);
-void test_results(struct test *t);
+void test_reduce(struct test *t); /* sums.c */
 
 #endif

@@ -1,41 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random small jobs of the sparse allreduce, every step of every algorithm compared bit for bit
- * with the reference: sizes, densities, schedules, gradients
- * with ties, zeros and values that are not finite, both exchanges, results as dense vectors and as
- * entries, which are added to weights, checkpoints between both, graphs, steps that are enqueued
- * without waiting for the one before. First a few jobs that are not random: see burst_job().
+ * with the reference, as the harness does it: sizes, densities, schedules, gradients with ties,
+ * zeros and values that are not finite, both exchanges, results as dense vectors and as entries,
+ * which are added to weights, checkpoints between both, graphs, steps that are enqueued without
+ * waiting for the one before. First a few jobs that are not random: see burst_job().
  *
- *   sparse_steps [--cases N] [--seed N] [--steps N] [--verbose]
+ *   sparse_steps [--cases N] [--seed N] [--steps N]
  *   sparse_steps --late
  *
  * --steps makes the jobs long ones of oktopk, one for each kind of gradient in turn, in graphs.
  * --late: a rank comes too late for a one-sided step of oktopk; every rank has to hear of it.
  *
- * Every rank draws the same numbers. Each runs its own side of the reference.
- */
+ * Every rank draws the same numbers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "float16.h"
+#include "harness/program.h"
 #include "hash.h"
-#include "launcher.h"
-#include "tests/unit/reference.h"
-#include "sparse_allreduce.h"
-#include "constants.h"
-
-#define SPARSECHECK(call) CHECK_NCCL_RESULT(call, #call, sparse_allreduce_last_error())
 
 static long cases = 200, first_seed = 1, long_steps;
-static bool verbose, late;
+static bool late;
 static const struct option_spec own_options[] = {
     {"cases", 0, OPTION_LONG, &cases, "N", "random jobs (default 200)", 1, 1000000000},
     {"seed", 0, OPTION_LONG, &first_seed, "N", "number of the first (default 1)", 0, 1000000000},
     {"steps", 0, OPTION_LONG, &long_steps, "N", "of jobs of oktopk, in graphs", 1, 1000000},
     {"late", 0, OPTION_FLAG, &late, NULL, "a rank is too late", 0, 0},
-    {"verbose", 0, OPTION_FLAG, &verbose, NULL, "say what each job is", 0, 0},
     {0},
 };
 
@@ -46,8 +39,7 @@ static uint64_t below(uint64_t *state, uint64_t limit)
   return hash_next(state) % limit;
 }
 
-/* ---- a job -------------------------------------------------------------------------------------
- */
+/* ---- a job ----------------------------------------------------------------------------------- */
 
 enum kind {
   INTEGERS,
@@ -64,7 +56,7 @@ enum kind {
 static const char *const kind_names[] = {"integers",   "spread",  "all equal", "zero", "one region",
                                          "not finite", "growing", "alike",     "huge"};
 
-struct job {
+struct plan {
   uint64_t seed;
   sparse_allreduce_config_t config;
   struct sparse_constants constants;
@@ -82,11 +74,16 @@ struct job {
   bool burst;  /* after the first step every third element is large: thresholds select too many */
 };
 
-static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
+static bool gaussian(sparse_allreduce_algorithm_t algorithm)
+{
+  return algorithm == SPARSE_GAUSSIANK || algorithm == SPARSE_GAUSSIANKCONCAT;
+}
+
+static struct plan draw_job(uint64_t seed, bool others, bool graphs)
 {
   static const size_t sizes[] = {1, 2, 3, 4, 5, 16, 63, 257, 1000, 4096, 4099, 20011};
   uint64_t state = seed * 7919 + 1;
-  struct job job = {.seed = seed};
+  struct plan job = {.seed = seed};
   job.config = sparse_allreduce_config((sparse_preset_t)below(&state, 3));
   sparse_allreduce_config_t *c = &job.config;
   c->algorithm = (sparse_allreduce_algorithm_t)below(&state, SPARSE_ALGORITHMS + 5);
@@ -105,11 +102,11 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.kind = (enum kind)below(&state, KINDS);
   c->nonfinite = (sparse_nonfinite_t)below(&state, 2);
   if (c->algorithm == SPARSE_DENSE && job.kind == NOT_FINITE) job.kind = SPREAD;
-  c->exchange = onesided && below(&state, 2) ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
+  c->exchange = others && below(&state, 2) ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
   c->timeout_seconds = (double)below(&state, 3) - 1; /* never, the default, late */
   if (c->timeout_seconds > 0) c->timeout_seconds = 50;
   job.steps = 3 + (int)below(&state, 8);
-  job.graphs = graphs && c->exchange == SPARSE_EXCHANGE_ONESIDED && c->algorithm != SPARSE_TOPKSA &&
+  job.graphs = graphs && c->exchange == SPARSE_EXCHANGE_AUTO && c->algorithm != SPARSE_TOPKSA &&
                below(&state, 2);
   job.checkpoint = below(&state, 3) == 0;
   job.ahead = below(&state, 3) == 0;
@@ -121,6 +118,11 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   job.moved = below(&state, 4) == 0;
   job.quiet = below(&state, 4) == 0;
   job.thinner = below(&state, 2) && !job.graphs && !job.ahead ? 1 + (int)below(&state, 4) : 0;
+  if (job.graphs || job.shared || gaussian(c->algorithm) || c->algorithm == SPARSE_DENSE ||
+      c->warmup_steps > 0)
+    job.ahead = false;
+  const ncclDataType_t types[] = {ncclFloat, ncclHalf, ncclBfloat16};
+  if (!job.shared && job.kind != HUGE_VALUES) c->gradient_type = types[below(&state, 3)];
   size_t k;
   sparse_allreduce_sizes(job.n, c->density, &k, NULL);
   if ((k < 4 && (job.thinner || job.constants.local_interval == 1)) ||
@@ -131,16 +133,16 @@ static struct job draw_job(uint64_t seed, bool onesided, bool graphs)
   return job;
 }
 
-static struct job long_job(uint64_t seed, bool onesided, bool graphs)
+static struct plan long_job(uint64_t seed, bool others, bool graphs)
 {
-  struct job job = draw_job(seed, onesided, graphs);
+  struct plan job = draw_job(seed, others, graphs);
   job.kind = (enum kind)(seed % KINDS);
   job.n = 4099;
   job.steps = (int)long_steps;
   job.config.density = 0.02;
   job.config.algorithm = SPARSE_OKTOPK;
-  job.config.exchange = onesided ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV;
-  job.graphs = graphs && onesided;
+  job.config.exchange = others ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
+  job.graphs = graphs && others;
   job.checkpoint = job.ahead = job.shared = false;
   job.thinner = 0;
   return job;
@@ -148,13 +150,13 @@ static struct job long_job(uint64_t seed, bool onesided, bool graphs)
 
 /* A threshold selects more than may be offered, but not more than a list of candidates holds, and
  * some elements are not finite: NaN, which no threshold selects, is among the k largest. */
-static struct job burst_job(sparse_allreduce_algorithm_t algorithm, sparse_exchange_t exchange)
+static struct plan burst_job(sparse_allreduce_algorithm_t algorithm, sparse_exchange_t exchange)
 {
-  struct job job = {.config = sparse_allreduce_config(SPARSE_PRESET_VGG),
-                    .n = 20011,
-                    .steps = 4,
-                    .kind = NOT_FINITE,
-                    .burst = true};
+  struct plan job = {.config = sparse_allreduce_config(SPARSE_PRESET_VGG),
+                     .n = 20011,
+                     .steps = 4,
+                     .kind = NOT_FINITE,
+                     .burst = true};
   job.config.algorithm = algorithm;
   job.config.density = 0.005;
   sparse_constants_init(&job.constants, job.config.preset);
@@ -163,9 +165,9 @@ static struct job burst_job(sparse_allreduce_algorithm_t algorithm, sparse_excha
 }
 
 /* An exact step finds sums that are NaN, which then is the global threshold: nothing exceeds it. */
-static struct job overflow_job(sparse_exchange_t exchange)
+static struct plan overflow_job(sparse_exchange_t exchange)
 {
-  struct job job = burst_job(SPARSE_OKTOPK, exchange);
+  struct plan job = burst_job(SPARSE_OKTOPK, exchange);
   job.kind = HUGE_VALUES;
   job.burst = false;
   job.n = 1000;
@@ -175,7 +177,7 @@ static struct job overflow_job(sparse_exchange_t exchange)
   return job;
 }
 
-static float draw_element(const struct job *job, uint64_t *state, int step, int rank, size_t i)
+static float draw_element(const struct plan *job, uint64_t *state, int step, int rank, size_t i)
 {
   if (job->quiet && step == 0) return 0;
   if (job->burst && step > 0 && i % 3 == 0) return 1e7f + (float)below(state, 1000);
@@ -202,7 +204,7 @@ static float draw_element(const struct job *job, uint64_t *state, int step, int 
   }
 }
 
-static void draw_gradients(const struct job *job, int step, int nranks, float **gradients)
+static void draw_gradients(const struct plan *job, int step, int nranks, float **gradients)
 {
   const uint64_t first = job->seed * 1000003 + (uint64_t)step;
   uint64_t state = first;
@@ -212,357 +214,154 @@ static void draw_gradients(const struct job *job, int step, int nranks, float **
   }
 }
 
-/* ---- weights -----------------------------------------------------------------------------------
- * A vector that every step updates by sparse_allreduce_add(), and what it has to be. */
+/* ---- running --------------------------------------------------------------------------------- */
 
-struct weights {
-  size_t n;
-  float *device, *expected;
+enum { MAX_RANKS = 64 };
+
+struct trial {
+  const struct plan *plan;
+  struct job job; /* what the harness has to know of it */
+  struct runner runner;
+  struct verification compared;
+  float *gradients[MAX_RANKS], *device;
+  cudaGraphExec_t graphs[SPARSE_KINDS];
+  const float *results[SPARSE_KINDS];
+  int code;
 };
 
-static const float SCALE = -0.3f;
-
-static void weights_init(struct weights *w, size_t n)
+static void expect(struct trial *t, bool good, const char *what)
 {
-  *w = (struct weights){.n = n, .expected = malloc(n * sizeof(float))};
-  for (size_t i = 0; i < n; i++)
-    w->expected[i] = i % 5 == 0 ? 0.0f : i % 5 == 1 ? -0.0f : (float)(i % 1000) / 7 - 70;
-  CUDACHECK(cudaMalloc((void **)&w->device, n * sizeof(float)));
-  CUDACHECK(cudaMemcpy(w->device, w->expected, n * sizeof(float), cudaMemcpyHostToDevice));
-  CUDACHECK(cudaDeviceSynchronize());
-}
-
-static void weights_free(struct weights *w)
-{
-  CUDACHECK(cudaFree(w->device));
-  free(w->expected);
-}
-
-static void weights_add(const struct weights *w, sparse_allreduce_t handle, cudaStream_t stream)
-{
-  SPARSECHECK(sparse_allreduce_add(handle, SCALE, w->device, stream));
-}
-
-static float one_nan(float x)
-{
-  const uint32_t bits = 0x7fffffff;
-  if (isnan(x)) memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-/* What a kernel has computed. On the stand-in it has the NaN of the processor. */
-static float computed(float x)
-{
-#ifdef SPARSE_KERNELS
-  return one_nan(x);
-#else
-  return x;
-#endif
-}
-
-static void weights_update(struct weights *w, size_t i, float average)
-{
-  w->expected[i] = one_nan(fmaf(SCALE, average, w->expected[i]));
-}
-
-static void weights_expect(struct weights *w, const struct reference *ref, const float *dense)
-{
-  if (ref->dense || ref->fell_back) {
-    float *host = malloc(w->n * sizeof(float));
-    CUDACHECK(cudaMemcpy(host, dense, w->n * sizeof(float), cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < w->n; i++) weights_update(w, i, host[i]);
-    free(host);
-  } else {
-    for (size_t e = 0; e < ref->nglobal; e++)
-      weights_update(w, ref->global[e].index, one_nan(ref->global[e].value / (float)ref->nranks));
-  }
-}
-
-/* ---- comparing ---------------------------------------------------------------------------------
- */
-
-struct checker {
-  const struct rank *me;
-  const struct job *job;
-  int step, code;
-  sparse_allreduce_config_t config; /* of this rank's handle */
-  struct weights weights;
-};
-
-static void wrong(struct checker *c, const char *what, double got, double expected, long long index)
-{
-  if (c->code == EXIT_VERIFIED)
-    launcher_error("job %llu (%s, %zu elements, density %g, %s, %s%s%s), step %d: %s[%lld] is "
-                   "%.9g, expected %.9g",
-                   (unsigned long long)c->job->seed,
-                   sparse_allreduce_name(c->job->config.algorithm), c->job->n,
-                   c->job->config.density, kind_names[c->job->kind],
-                   c->job->config.exchange == SPARSE_EXCHANGE_ONESIDED ? "one-sided" : "send/recv",
-                   c->config.result == SPARSE_RESULT_ENTRIES ? ", entries" : "",
-                   c->job->graphs ? ", graphs" : "", c->step, what, index, got, expected);
-  c->code = EXIT_WRONG_DATA;
-}
-
-static void same_floats(struct checker *c, const char *what, const float *host,
-                        const float *expected, size_t n)
-{
-  for (size_t i = 0; i < n; i++) {
-    const float got = computed(host[i]);
-    if (memcmp(&got, &expected[i], sizeof(got)) != 0) {
-      wrong(c, what, got, expected[i], (long long)i);
-      break;
-    }
-  }
-}
-
-static void same_vector(struct checker *c, const char *what, const float *device,
-                        const float *expected, size_t n)
-{
-  float *host = malloc(n * sizeof(*host));
-  CUDACHECK(cudaMemcpy(host, device, n * sizeof(*host), cudaMemcpyDeviceToHost));
-  same_floats(c, what, host, expected, n);
-  free(host);
-}
-
-static void same_residual(struct checker *c, sparse_allreduce_t handle, const float *expected,
-                          size_t n)
-{
-  float *device;
-  SPARSECHECK(sparse_allreduce_residual(handle, &device));
-  same_vector(c, "residual", device, expected, n);
-}
-
-static void same_number(struct checker *c, const char *what, double got, double expected)
-{
-  if (isnan(got) && isnan(expected)) return; /* a threshold of NaN has no particular bits */
-  if (memcmp(&got, &expected, sizeof(got)) != 0) wrong(c, what, got, expected, 0);
-}
-
-static void same_entries(struct checker *c, sparse_allreduce_t handle, const struct reference *ref)
-{
-  const struct sparse_pair *pairs;
-  const uint64_t *count;
-  SPARSECHECK(sparse_allreduce_sparse_result(handle, &pairs, &count));
-  if (pairs == NULL) {
-    if (!ref->dense && !ref->fell_back) wrong(c, "sparse result", 0, (double)ref->nglobal, 0);
-    return;
-  }
-  uint64_t n;
-  CUDACHECK(cudaMemcpy(&n, count, sizeof(n), cudaMemcpyDeviceToHost));
-  struct sparse_pair *host = malloc((n + 1) * sizeof(*host));
-  CUDACHECK(cudaMemcpy(host, pairs, n * sizeof(*host), cudaMemcpyDeviceToHost));
-  size_t found = 0;
-  for (uint64_t i = 0; i < n; i++) {
-    host[i].value = computed(host[i].value);
-    if (found < ref->nglobal && memcmp(&host[i], &ref->global[found], sizeof(*host)) != 0) {
-      wrong(c, "entry", host[i].index, ref->global[found].index, (long long)found);
-      break;
-    }
-    found++;
-  }
-  if (found != ref->nglobal) wrong(c, "entries", (double)found, (double)ref->nglobal, 0);
-  free(host);
+  if (good) return;
+  launcher_error("%s: '%s'", what, sparse_allreduce_last_error());
+  t->code = EXIT_WRONG_DATA;
 }
 
 /* The sentence names the first rank whose gradient is not finite, and its first such element. */
-static void same_culprit(struct checker *c, float *const *gradients, int nranks)
+static void expect_culprit(struct trial *t)
 {
-  char expected[128] = "";
-  for (int r = nranks - 1; r >= 0; r--)
-    for (size_t i = c->job->n; i-- > 0;)
-      if (!isfinite(gradients[r][i]))
+  const struct runner *r = &t->runner;
+  char expected[sizeof r->reason] = "";
+  const bool reports = r->config.nonfinite == SPARSE_NONFINITE_ERROR && !r->last.dense;
+  for (int p = t->job.me->nranks - 1; reports && p >= 0; p--)
+    for (size_t i = r->count; i-- > 0;)
+      if (!isfinite(t->gradients[p][i]))
         snprintf(expected, sizeof expected, "element %zu of rank %d's gradient is not finite", i,
-                 r);
-  if (strcmp(sparse_allreduce_last_error(), expected) == 0) return;
-  wrong(c, "sentence", 0, 1, 0);
-  launcher_error("'%s', expected '%s'", sparse_allreduce_last_error(), expected);
+                 p);
+  expect(t, strcmp(r->reason, expected) == 0, "the sentence about the gradient");
 }
 
-/* A dense one, and where entries are asked for none, but in steps that can have no entries. */
-static void same_result(struct checker *c, const float *result, const struct reference *ref)
+/* Compares all that the last step has left; `result` is what sparse_allreduce_run() returned. */
+static void compare(struct trial *t, const float *result)
 {
-  const bool entries = c->config.result == SPARSE_RESULT_ENTRIES && !ref->dense && !ref->fell_back;
-  if (entries != (result == NULL)) wrong(c, "address of the result", !!result, !entries, 0);
-  if (result == NULL) return;
-  /* NCCL's order of sums: integers are exact in any */
-  if (!ref->dense || c->job->kind < SPREAD || (c->job->kind > SPREAD && c->job->kind < NOT_FINITE))
-    same_vector(c, "result", result, ref->result, ref->n);
+  const struct runner *r = &t->runner;
+  const bool entries = r->config.result == SPARSE_RESULT_ENTRIES;
+  runner_read(&t->runner);
+  expect_culprit(t);
+  expect(t, (entries && !r->last.dense && !r->last.fell_back) == (result == NULL),
+         "where there is a dense result");
 }
 
-static void compare(struct checker *c, sparse_allreduce_t handle, const float *result,
-                    const struct reference *ref, float *const *gradients)
+/* As the harness does, or by graphs. */
+static void run_step(struct trial *t, const float *gradient)
 {
-  const int nranks = ref->nranks;
-  const struct reference_rank *mine = &ref->ranks[c->me->rank];
-  sparse_allreduce_statistics_t s;
-  SPARSECHECK(sparse_allreduce_statistics(handle, &s));
-  same_number(c, "dense", s.dense, ref->dense);
-  same_number(c, "words sent", (double)s.words_sent, (double)mine->words_sent);
-  same_number(c, "words received", (double)s.words_received, (double)mine->words_received);
-  same_result(c, result, ref);
-  same_vector(c, "weights", c->weights.device, c->weights.expected, ref->n);
-  if (ref->dense) return;
-  same_residual(c, handle, mine->residual, ref->n);
-  same_entries(c, handle, ref);
-  same_number(c, "offered", (double)s.local, (double)mine->noffered);
-  same_number(c, "selected_above", s.selected_above, mine->selected_above);
-  same_number(c, "selected_tie", (double)s.selected_tie, (double)mine->selected_tie);
-  same_number(c, "overflowed", s.overflowed, mine->overflowed);
-  same_number(c, "fell back", s.fell_back, ref->fell_back);
-  const sparse_allreduce_algorithm_t a = c->job->config.algorithm;
-  if (a != SPARSE_TOPKA && a != SPARSE_TOPKA2 && a != SPARSE_GTOPK && a != SPARSE_TOPKSA)
-    same_number(c, "local threshold", s.local_threshold, mine->local_threshold);
-  if (a == SPARSE_OKTOPK) {
-    same_number(c, "global threshold", s.global_threshold, ref->global_threshold);
-    for (int j = 0; j <= nranks; j++)
-      same_number(c, "boundary", (double)s.boundaries[j], (double)ref->boundaries[j]);
-  }
-  ncclResult_t async;
-  SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
-  same_number(c, "async error", async == ncclInvalidArgument, ref->nonfinite);
-  if (ref->nonfinite) same_culprit(c, gradients, nranks);
-}
-
-/* The Gaussian threshold may differ in its last bits: close is required, and then the reference
- * goes on with those of the ranks. */
-static bool gaussian(const sparse_allreduce_config_t *config)
-{
-  return config->algorithm == SPARSE_GAUSSIANK || config->algorithm == SPARSE_GAUSSIANKCONCAT;
-}
-
-static bool gaussian_thresholds(struct checker *c, sparse_allreduce_t handle, double *all)
-{
-  const bool used = gaussian(&c->job->config);
-  sparse_allreduce_statistics_t s;
-  SPARSECHECK(sparse_allreduce_statistics(handle, &s));
-  launcher_allgather(c->me, &s.gaussian_threshold, all, sizeof(double));
-  return used && !s.dense;
-}
-
-static void close_threshold(struct checker *c, double got, double expected)
-{
-  const bool close = isnan(expected)   ? isnan(got)
-                     : isinf(expected) ? got == expected
-                                       : fabs(got - expected) <= 1e-6 * fabs(expected) + 1e-30;
-  if (!close) wrong(c, "gaussian threshold", got, expected, 0);
-}
-
-/* ---- running -----------------------------------------------------------------------------------
- */
-
-struct graphs {
-  cudaGraphExec_t of_kind[SPARSE_KINDS];
-  const float *results[SPARSE_KINDS];
-};
-
-/* With the update of weights. */
-static void run_step(const struct checker *c, sparse_allreduce_t handle, struct graphs *graphs,
-                     const float *gradient, const float **result, cudaStream_t stream)
-{
-  const struct job *job = c->job;
-  if (!job->graphs) {
-    SPARSECHECK(sparse_allreduce_run(handle, gradient, result, stream));
-    weights_add(&c->weights, handle, stream);
+  struct runner *r = &t->runner;
+  int kind;
+  if (!t->plan->graphs) {
+    SPARSECHECK(runner_step(r, gradient));
     return;
   }
-  int kind;
-  SPARSECHECK(sparse_allreduce_kind(handle, &kind));
-  if (graphs->of_kind[kind] == NULL) {
+  SPARSECHECK(sparse_allreduce_kind(r->handle, &kind));
+  if (t->graphs[kind] == NULL) {
     cudaGraph_t graph;
-    CUDACHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    SPARSECHECK(sparse_allreduce_run(handle, gradient, &graphs->results[kind], stream));
-    if (!job->apart) weights_add(&c->weights, handle, stream);
-    CUDACHECK(cudaStreamEndCapture(stream, &graph));
-    CUDACHECK(cudaGraphInstantiate(&graphs->of_kind[kind], graph, 0));
+    CUDACHECK(cudaStreamBeginCapture(t->job.stream, cudaStreamCaptureModeThreadLocal));
+    SPARSECHECK(t->plan->apart
+                    ? sparse_allreduce_run(r->handle, gradient, &r->result, t->job.stream)
+                    : runner_step(r, gradient));
+    CUDACHECK(cudaStreamEndCapture(t->job.stream, &graph));
+    CUDACHECK(cudaGraphInstantiate(&t->graphs[kind], graph, 0));
     CUDACHECK(cudaGraphDestroy(graph));
+    t->results[kind] = r->result;
   }
-  CUDACHECK(cudaGraphLaunch(graphs->of_kind[kind], stream));
-  SPARSECHECK(sparse_allreduce_replayed(handle));
-  if (job->apart) weights_add(&c->weights, handle, stream);
-  *result = graphs->results[kind];
+  CUDACHECK(cudaGraphLaunch(t->graphs[kind], t->job.stream));
+  SPARSECHECK(sparse_allreduce_replayed(r->handle));
+  if (t->plan->apart) SPARSECHECK(runner_update(r));
+  r->result = t->results[kind];
 }
 
 /* Nobody asked for the times of these steps, or they are graphs, which have none. */
-static void no_times(struct checker *c, sparse_allreduce_t handle)
+static void expect_no_times(struct trial *t)
 {
   sparse_allreduce_phases_t phases;
-  const ncclResult_t got = sparse_allreduce_phases(handle, &phases);
-  if (got != ncclInvalidUsage) wrong(c, "result of phases()", got, ncclInvalidUsage, 0);
+  expect(t, sparse_allreduce_phases(t->runner.handle, &phases) == ncclInvalidUsage, "times");
 }
 
 /* What a caller with gradients of its own making does: adds them to the residual. */
-static void add_to_residual(const struct job *job, sparse_allreduce_t handle, const float *gradient,
-                            cudaStream_t stream)
+static void add_to_residual(struct trial *t)
 {
-  const size_t bytes = job->n * sizeof(float);
-  float *host = malloc(bytes), *residual;
-  SPARSECHECK(sparse_allreduce_residual(handle, &residual));
-  CUDACHECK(cudaMemcpyAsync(host, residual, bytes, cudaMemcpyDeviceToHost, stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
-  for (size_t i = 0; i < job->n; i++) host[i] += gradient[i];
-  CUDACHECK(cudaMemcpyAsync(residual, host, bytes, cudaMemcpyHostToDevice, stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
+  const size_t n = t->runner.count;
+  float *host = simple_host_memory(n * sizeof *host), *residual;
+  SPARSECHECK(sparse_allreduce_residual(t->runner.handle, &residual));
+  CUDACHECK(cudaMemcpy(host, residual, n * sizeof *host, cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < n; i++) host[i] += t->gradients[t->job.me->rank][i];
+  CUDACHECK(cudaMemcpy(residual, host, n * sizeof *host, cudaMemcpyHostToDevice));
+  CUDACHECK(cudaDeviceSynchronize());
   free(host);
 }
 
-/* Every step is enqueued behind the one before, which is still running, and its result is copied
- * behind it; only then are they compared. */
-static int run_ahead(struct checker *c, sparse_allreduce_t handle, struct reference *ref,
-                     float **gradients, const cudaStream_t streams[2])
+/* Rounds the gradient of this rank to its type, in whose range it is; `to` has room for floats. */
+static void load_gradient(struct trial *t, int step, float *to)
 {
-  const struct job *job = c->job;
-  const size_t bytes = job->n * sizeof(float);
-  const float *result = NULL;
-  float *device, *results;
+  const size_t n = t->runner.count;
+  const ncclDataType_t type = t->runner.config.gradient_type;
+  const float *gradient = t->gradients[t->job.me->rank];
+  uint16_t *words = simple_host_memory(n * sizeof *words);
+  draw_gradients(t->plan, step, t->job.me->nranks, t->gradients);
+  for (size_t i = 0; i < n && type != ncclFloat; i++)
+    words[i] =
+        type == ncclHalf ? float_to_half(gradient[i] * 0x1p-10f) : float_to_bfloat16(gradient[i]);
+  CUDACHECK(type == ncclFloat ? cudaMemcpy(to, gradient, n * sizeof *to, cudaMemcpyHostToDevice)
+                              : cudaMemcpy(to, words, n * sizeof *words, cudaMemcpyHostToDevice));
+  CUDACHECK(cudaDeviceSynchronize());
+  free(words);
+}
+
+/* Every step is enqueued behind the one before, which is still running; only then is the last one
+ * looked at. What another one did wrong is in the weights. */
+static void run_ahead(struct trial *t, const cudaStream_t streams[2])
+{
+  const size_t n = t->runner.count;
+  float *device;
   cudaEvent_t done;
-  CUDACHECK(cudaMalloc((void **)&device, bytes * (size_t)job->steps));
-  CUDACHECK(cudaMalloc((void **)&results, bytes * (size_t)job->steps));
+  CUDACHECK(cudaMalloc((void **)&device, n * sizeof *device * (size_t)t->plan->steps));
   CUDACHECK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-  for (int step = 0; step < job->steps; step++) {
-    draw_gradients(job, step, c->me->nranks, gradients);
-    CUDACHECK(cudaMemcpy(device + (size_t)step * job->n, gradients[c->me->rank], bytes,
-                         cudaMemcpyHostToDevice));
+  for (int step = 0; step < t->plan->steps; step++)
+    load_gradient(t, step, device + (size_t)step * n);
+  for (int step = 0; step < t->plan->steps; step++) {
+    t->job.stream = streams[step % 2];
+    if (step > 0) CUDACHECK(cudaStreamWaitEvent(t->job.stream, done, 0));
+    run_step(t, device + (size_t)step * n);
+    CUDACHECK(cudaEventRecord(done, t->job.stream));
   }
-  CUDACHECK(cudaDeviceSynchronize());
-  for (int step = 0; step < job->steps; step++) {
-    cudaStream_t stream = streams[step % 2];
-    if (step > 0) CUDACHECK(cudaStreamWaitEvent(stream, done, 0));
-    SPARSECHECK(sparse_allreduce_run(handle, device + (size_t)step * job->n, &result, stream));
-    weights_add(&c->weights, handle, stream);
-    if (result != NULL)
-      CUDACHECK(cudaMemcpyAsync(results + (size_t)step * job->n, result, bytes,
-                                cudaMemcpyDeviceToDevice, stream));
-    CUDACHECK(cudaEventRecord(done, stream));
-  }
-  CUDACHECK(cudaDeviceSynchronize());
-  for (c->step = 0; c->step < job->steps; c->step++) {
-    draw_gradients(job, c->step, c->me->nranks, gradients);
-    reference_step(ref, (const float *const *)gradients, NULL);
-    const float *copy = results + (size_t)c->step * job->n;
-    const bool entries = c->config.result == SPARSE_RESULT_ENTRIES;
-    if (!entries || ref->dense || ref->fell_back) same_result(c, copy, ref);
-    weights_expect(&c->weights, ref, copy);
-  }
-  compare(c, handle, result, ref, gradients);
+  compare(t, t->runner.result);
+  for (int step = 0; step < t->plan->steps; step++)
+    verification_reference(&t->compared, device + (size_t)step * n);
+  expect(t, verification_compare(&t->compared), "steps without a look in between");
   CUDACHECK(cudaEventDestroy(done));
-  CUDACHECK(cudaFree(results));
   CUDACHECK(cudaFree(device));
-  return launcher_agree(c->me, c->code);
 }
 
 /* A state with a flipped bit, wherever it is, is refused, and nothing of it gets into the handle.
  */
-static void refuse_damage(struct checker *c, sparse_allreduce_t handle, char *state)
+static void refuse_damage(struct trial *t, char *state)
 {
-  const size_t bytes = sparse_allreduce_state_bytes(handle);
-  uint64_t random = c->job->seed;
+  const size_t bytes = sparse_allreduce_state_bytes(t->runner.handle);
+  uint64_t random = t->plan->seed;
   for (int i = 0; i < 24; i++) {
     const size_t at = i < 8 ? (size_t)i * 8 % bytes : below(&random, i < 16 ? 256 : bytes);
     const char bit = (char)(1 << below(&random, 8));
     state[at] ^= bit;
-    if (sparse_allreduce_load(handle, state) != ncclInvalidArgument ||
-        !strstr(sparse_allreduce_last_error(), " state"))
-      wrong(c, "result of load(), damaged byte", 0, ncclInvalidArgument, (long long)at);
+    expect(t, sparse_allreduce_load(t->runner.handle, state) == ncclInvalidArgument,
+           "a damaged state is loaded");
     state[at] ^= bit;
   }
 }
@@ -570,142 +369,146 @@ static void refuse_damage(struct checker *c, sparse_allreduce_t handle, char *st
 /* Saves the state and goes on with a new handle that has loaded it, and has the other kind of
  * result, and others of all that makes no difference to results. The reference has to know of
  * `balance`, by which words are counted. */
-static void restart(struct checker *c, sparse_allreduce_t *handle, ncclComm_t comm,
-                    struct reference *ref)
+static void restart(struct trial *t)
 {
-  const struct rank *me = c->me;
-  const struct job *job = c->job;
-  void *state = malloc(sparse_allreduce_state_bytes(*handle));
-  SPARSECHECK(sparse_allreduce_save(*handle, state));
-  SPARSECHECK(sparse_allreduce_destroy(*handle));
-  launcher_barrier(me); /* see sparse_allreduce_destroy */
-  const bool entries = c->config.result == SPARSE_RESULT_ENTRIES;
-  c->config.result = entries ? SPARSE_RESULT_DENSE : SPARSE_RESULT_ENTRIES;
-  c->config.exchange = c->config.exchange == SPARSE_EXCHANGE_SENDRECV ? SPARSE_EXCHANGE_AUTO
-                                                                      : SPARSE_EXCHANGE_SENDRECV;
-  c->config.balance = !c->config.balance;
-  c->config.throttle++;
-  c->config.timeout_seconds++;
-  ref->config.balance = c->config.balance;
-  SPARSECHECK(sparse_allreduce_create_with(comm, job->n, &c->config, &job->constants, handle));
-  SPARSECHECK(sparse_allreduce_load(*handle, state));
-  refuse_damage(c, *handle, state);
+  struct runner *r = &t->runner;
+  sparse_allreduce_config_t config = r->config;
+  char *state = runner_save(r);
+  runner_destroy(r);
+  config.result =
+      config.result == SPARSE_RESULT_ENTRIES ? SPARSE_RESULT_DENSE : SPARSE_RESULT_ENTRIES;
+  config.exchange =
+      config.exchange == SPARSE_EXCHANGE_SENDRECV ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
+  config.balance = t->compared.ref->config.balance = !config.balance;
+  config.throttle++;
+  config.timeout_seconds++;
+  runner_create(r, &t->job, r->count, &config, false, true);
+  CUDACHECK(cudaMemcpy(r->weights, t->compared.weights, r->count * sizeof(float),
+                       cudaMemcpyHostToDevice));
+  runner_load(r, state);
+  refuse_damage(t, state);
   free(state);
 }
 
 /* Before the first step there is nothing to add, and no word was moved. */
-static void refuse_add(struct checker *c, sparse_allreduce_t handle, cudaStream_t stream)
+static void refuse_add(struct trial *t)
 {
   sparse_allreduce_statistics_t s;
-  SPARSECHECK(sparse_allreduce_statistics(handle, &s));
-  same_number(c, "words before the first step", (double)s.words_received, 0);
-  const ncclResult_t early = sparse_allreduce_add(handle, 1, c->weights.device, stream);
-  if (early != ncclInvalidUsage) wrong(c, "result of add(), no step", early, ncclInvalidUsage, 0);
-  const ncclResult_t null = sparse_allreduce_add(handle, 1, NULL, stream);
-  if (null != ncclInvalidArgument) wrong(c, "result of add(NULL)", null, ncclInvalidArgument, 0);
+  const struct runner *r = &t->runner;
+  SPARSECHECK(sparse_allreduce_statistics(r->handle, &s));
+  expect(t, s.words_received == 0 && s.words_sent == 0, "words before the first step");
+  expect(t, runner_update(r) == ncclInvalidUsage, "a result before the first step");
+  expect(t, sparse_allreduce_add(r->handle, 1, NULL, 0) == ncclInvalidArgument, "add(NULL)");
 }
 
 /* Takes back a step, which would have been an error where that is possible. What it has left for
  * the caller goes with it. */
-static void take_back(struct checker *c, sparse_allreduce_t handle, float *device,
-                      cudaStream_t stream)
+static void take_back(struct trial *t)
 {
   const float nan = NAN;
+  const sparse_allreduce_t handle = t->runner.handle;
   ncclResult_t async;
   const struct sparse_pair *pairs;
-  void *state = malloc(sparse_allreduce_state_bytes(handle));
-  SPARSECHECK(sparse_allreduce_save(handle, state));
-  CUDACHECK(cudaMemcpyAsync(device, &nan, sizeof(nan), cudaMemcpyHostToDevice, stream));
-  SPARSECHECK(sparse_allreduce_run(handle, device, NULL, stream));
-  SPARSECHECK(sparse_allreduce_load(handle, state));
+  void *state = runner_save(&t->runner);
+  CUDACHECK(cudaMemcpy(t->device, &nan, sizeof nan, cudaMemcpyHostToDevice));
+  SPARSECHECK(sparse_allreduce_run(handle, t->device, NULL, t->job.stream));
+  runner_load(&t->runner, state);
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &async));
-  same_number(c, "async error after load()", async, ncclSuccess);
-  const ncclResult_t added = sparse_allreduce_add(handle, 1, c->weights.device, stream);
-  if (added != ncclInvalidUsage)
-    wrong(c, "result of add() after load()", added, ncclInvalidUsage, 0);
+  expect(t, async == ncclSuccess, "an error after load()");
+  expect(t, runner_update(&t->runner) == ncclInvalidUsage, "a result after load()");
   SPARSECHECK(sparse_allreduce_sparse_result(handle, &pairs, NULL));
-  if (pairs != NULL) wrong(c, "sparse result after load()", 1, 0, 0);
+  expect(t, pairs == NULL, "entries after load()");
   free(state);
 }
 
 /* Turns the residual round, of the handle and of the reference: nothing of the last step, which
  * knew where its elements were, may touch them any more. */
-static void move_residual(const struct checker *c, sparse_allreduce_t handle, struct reference *ref)
+static void move_residual(struct trial *t)
 {
-  const size_t n = c->job->n;
-  float *host = malloc(n * sizeof(*host)), *residual = ref->ranks[c->me->rank].residual, *device;
-  SPARSECHECK(sparse_allreduce_residual(handle, &device));
-  for (size_t i = 0; i < n; i++) host[i] = residual[n - 1 - i];
-  memcpy(residual, host, n * sizeof(*host));
+  const size_t n = t->runner.count;
+  float *device, *residual = t->compared.ref->acc;
+  SPARSECHECK(sparse_allreduce_residual(t->runner.handle, &device));
+  for (size_t i = 0; i < n / 2; i++) {
+    const float x = residual[i];
+    residual[i] = residual[n - 1 - i];
+    residual[n - 1 - i] = x;
+  }
   if (device != NULL)
-    CUDACHECK(cudaMemcpy(device, host, n * sizeof(*host), cudaMemcpyHostToDevice));
+    CUDACHECK(cudaMemcpy(device, residual, n * sizeof *device, cudaMemcpyHostToDevice));
   CUDACHECK(cudaDeviceSynchronize());
-  free(host);
 }
 
 /* Halves the density, which can come back, but not exceed what the handle was made for. */
-static void change_density(struct checker *c, sparse_allreduce_t handle, struct reference *ref)
+static void change_density(struct trial *t)
 {
-  const double most = c->config.density;
-  const ncclResult_t more = sparse_allreduce_set_density(handle, 2 * most);
-  if (more != ncclInvalidArgument) wrong(c, "result of set_density()", more, 0, 0);
+  const sparse_allreduce_t handle = t->runner.handle;
+  const double most = t->runner.config.density;
+  expect(t, sparse_allreduce_set_density(handle, 2 * most) == ncclInvalidArgument, "densities");
   SPARSECHECK(sparse_allreduce_set_density(handle, most));
   SPARSECHECK(sparse_allreduce_set_density(handle, most / 2));
-  reference_set_density(ref, most / 2);
+  simple_set_density(t->compared.ref, most / 2);
 }
 
-static int run_job(const struct rank *me, const struct job *job, ncclComm_t comm,
+/* The step of that number, and what a caller may do before it. */
+static void run_and_compare(struct trial *t, int step)
+{
+  const struct plan *plan = t->plan;
+  if (plan->thinner > 0 && step == plan->thinner) change_density(t);
+  if (plan->checkpoint && !plan->graphs && step == plan->steps / 2) restart(t);
+  if (plan->checkpoint && !plan->graphs && step == plan->steps - 1) take_back(t);
+  if (plan->moved) move_residual(t);
+  load_gradient(t, step, t->device);
+  if (plan->shared) add_to_residual(t);
+  run_step(t, plan->shared ? NULL : t->device);
+  compare(t, t->runner.result);
+  verification_reference(&t->compared, t->device);
+  if (!verification_compare(&t->compared)) t->code = EXIT_WRONG_DATA;
+  expect_no_times(t);
+}
+
+static int run_job(const struct rank *me, const struct plan *plan, ncclComm_t comm,
                    const cudaStream_t streams[2])
 {
-  cudaStream_t stream = streams[0];
-  struct checker c = {.me = me, .job = job, .code = EXIT_VERIFIED, .config = job->config};
-  struct reference *ref = reference_create(&job->config, job->n, me->nranks, me);
-  ref->constants = job->constants;
-  float *gradients[64], *device;
-  const float *result = NULL;
-  double thresholds[64];
-  struct graphs graphs = {.of_kind = {0}};
-  sparse_allreduce_t handle;
-  for (int r = 0; r < me->nranks; r++) gradients[r] = malloc(job->n * sizeof(float));
-  CUDACHECK(cudaMalloc((void **)&device, job->n * sizeof(float)));
-  if (job->mixed && me->rank % 2) c.config.result = !c.config.result;
-  weights_init(&c.weights, job->n);
-  SPARSECHECK(sparse_allreduce_create_with(comm, job->n, &c.config, &job->constants, &handle));
-  refuse_add(&c, handle, stream);
-  const bool ahead = job->ahead && !job->graphs && !job->shared && !gaussian(&job->config);
-  if (job->graphs) SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
-  if (ahead) c.code = run_ahead(&c, handle, ref, gradients, streams);
-  for (c.step = 0; !ahead && c.step < job->steps && c.code == EXIT_VERIFIED; c.step++) {
-    if (job->thinner > 0 && c.step == job->thinner) change_density(&c, handle, ref);
-    if (job->checkpoint && !job->graphs && c.step == job->steps / 2)
-      restart(&c, &handle, comm, ref);
-    if (job->checkpoint && !job->graphs && c.step == job->steps - 1)
-      take_back(&c, handle, device, stream);
-    if (job->moved) move_residual(&c, handle, ref);
-    draw_gradients(job, c.step, me->nranks, gradients);
-    CUDACHECK(cudaMemcpyAsync(device, gradients[me->rank], job->n * sizeof(float),
-                              cudaMemcpyHostToDevice, stream));
-    if (job->shared) add_to_residual(job, handle, gradients[me->rank], stream);
-    run_step(&c, handle, &graphs, job->shared ? NULL : device, &result, stream);
-    CUDACHECK(cudaStreamSynchronize(stream));
-    const bool inject = gaussian_thresholds(&c, handle, thresholds);
-    reference_step(ref, (const float *const *)gradients, inject ? thresholds : NULL);
-    if (inject) close_threshold(&c, thresholds[me->rank], ref->ranks[me->rank].gaussian_threshold);
-    weights_expect(&c.weights, ref, result);
-    compare(&c, handle, result, ref, gradients);
-    no_times(&c, handle);
-    c.code = launcher_agree(me, c.code);
-  }
+  struct trial t = {.plan = plan,
+                    .job = {.me = me,
+                            .comm = comm,
+                            .stream = streams[0],
+                            .steps = (uint64_t)plan->steps,
+                            .constants = &plan->constants}};
+  sparse_allreduce_config_t config = plan->config;
+  if (plan->mixed && me->rank % 2) config.result = !config.result;
+  for (int r = 0; r < me->nranks; r++)
+    t.gradients[r] = simple_host_memory(plan->n * sizeof *t.device);
+  CUDACHECK(cudaMalloc((void **)&t.device, plan->n * sizeof *t.device));
+  runner_create(&t.runner, &t.job, plan->n, &config, false, true);
+  verification_init(&t.compared, &t.runner, false);
+  refuse_add(&t);
+  if (plan->graphs) SPARSECHECK(sparse_allreduce_time_phases(t.runner.handle, 1));
+  if (plan->ahead)
+    run_ahead(&t, streams);
+  else
+    for (int step = 0; step < plan->steps && t.code == EXIT_VERIFIED; step++) {
+      run_and_compare(&t, step);
+      t.code = launcher_agree(me, t.code);
+    }
+  t.code = launcher_agree(me, t.code);
+  if (t.code != EXIT_VERIFIED && me->rank == 0)
+    launcher_error("job %llu: %s, %zu elements, density %g, %s, %s%s%s%s",
+                   (unsigned long long)plan->seed, simple_paths[plan->config.algorithm].name,
+                   plan->n, plan->config.density, kind_names[plan->kind],
+                   plan->config.exchange == SPARSE_EXCHANGE_AUTO ? "auto" : "send/recv",
+                   plan->graphs ? ", graphs" : "", plan->ahead ? ", ahead" : "",
+                   plan->shared ? ", shared residual" : "");
   for (int i = 0; i < SPARSE_KINDS; i++)
-    if (graphs.of_kind[i] != NULL) CUDACHECK(cudaGraphExecDestroy(graphs.of_kind[i]));
-  SPARSECHECK(sparse_allreduce_destroy(handle));
-  CUDACHECK(cudaFree(device));
-  weights_free(&c.weights);
-  launcher_barrier(me);
-  for (int r = 0; r < me->nranks; r++) free(gradients[r]);
-  reference_destroy(ref);
-  return c.code;
+    if (t.graphs[i] != NULL) CUDACHECK(cudaGraphExecDestroy(t.graphs[i]));
+  verification_free(&t.compared);
+  runner_destroy(&t.runner);
+  CUDACHECK(cudaFree(t.device));
+  for (int r = 0; r < me->nranks; r++) free(t.gradients[r]);
+  return t.code;
 }
+
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* The last rank comes too late for a step, of which the others have given up: what they told it of
  * would be sums without its own. */
@@ -714,10 +517,10 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
 {
   enum { COUNT = 4099, STEPS = 3 };
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  config.exchange = SPARSE_EXCHANGE_ONESIDED;
   struct sparse_constants constants;
   sparse_constants_init(&constants, config.preset);
   if (exact) constants.local_interval = constants.global_interval = 1;
+  config.exchange = SPARSE_EXCHANGE_AUTO;
   config.result = result;
   config.timeout_seconds = 3; /* GPUs may be shared with other checks */
   sparse_allreduce_t handle;
@@ -732,134 +535,104 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
     SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
     CUDACHECK(cudaStreamSynchronize(stream));
   }
-  ncclResult_t error;
   /* A state that is saved now would lack what the step has sent. Whatever is asked, in any order,
    * the answer is the error. */
-  void *state = malloc(sparse_allreduce_state_bytes(handle));
-  ncclResult_t got[8];
+  void *state = simple_host_memory(sparse_allreduce_state_bytes(handle));
+  ncclResult_t error;
   float *residual;
-  int kind, nwrong = 0;
+  int kind;
   sparse_allreduce_statistics_t statistics;
-  got[0] = sparse_allreduce_save(handle, state);
+  bool good = sparse_allreduce_save(handle, state) == ncclRemoteError;
   SPARSECHECK(sparse_allreduce_get_async_error(handle, &error));
-  got[1] = sparse_allreduce_load(handle, state);
-  got[2] = sparse_allreduce_residual(handle, &residual);
-  got[3] = sparse_allreduce_statistics(handle, &statistics);
-  got[4] = sparse_allreduce_run(handle, gradient, NULL, stream);
-  got[5] = sparse_allreduce_add(handle, 1, gradient, stream);
-  got[6] = sparse_allreduce_kind(handle, &kind);
-  got[7] = sparse_allreduce_set_density(handle, 0.01);
-  for (int i = 0; i < 8; i++) nwrong += got[i] != ncclRemoteError;
-  free(state);
-  const bool good = error == ncclRemoteError && nwrong == 0;
+  const ncclResult_t got[] = {error,
+                              sparse_allreduce_load(handle, state),
+                              sparse_allreduce_residual(handle, &residual),
+                              sparse_allreduce_statistics(handle, &statistics),
+                              sparse_allreduce_run(handle, gradient, NULL, stream),
+                              sparse_allreduce_add(handle, 1, gradient, stream),
+                              sparse_allreduce_kind(handle, &kind),
+                              sparse_allreduce_set_density(handle, 0.01)};
+  for (size_t i = 0; i < sizeof got / sizeof *got; i++) good &= got[i] == ncclRemoteError;
   if (!good) launcher_error("a rank is late: got %s", ncclGetErrorString(error));
+  free(state);
   SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(me);
   CUDACHECK(cudaFree(gradient));
-  const int code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
-  if (code == EXIT_VERIFIED)
-    launcher_print(me, "a rank that is late for %s step%s is reported by all\n",
-                   exact ? "an exact" : "a",
-                   result == SPARSE_RESULT_ENTRIES ? " without a dense result" : "");
-  return code;
-}
-
-/* A configuration of another version's header, or of none, or another one on rank 0: all ranks
- * refuse it. */
-static int refuse_configuration(const struct rank *me, ncclComm_t comm)
-{
-  bool good = true;
-  for (int i = 0; i < (me->nranks > 1 ? 4 : 2); i++) {
-    sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-    sparse_allreduce_t handle;
-    const bool valid = i == 3, other = i < 2 || me->rank == 0;
-    if (valid) config.throttle += other;
-    if (!valid && other) config.size = i > 0 ? config.size - sizeof(double) : 0;
-    const ncclResult_t wanted = valid || other ? ncclInvalidArgument : ncclRemoteError;
-    const char *sentence = valid ? "differ" : other ? "config.size" : "another rank failed";
-    good = good && sparse_allreduce_create(comm, 64, &config, &handle) == wanted &&
-           strstr(sparse_allreduce_last_error(), sentence);
-  }
-  if (!good) launcher_error("a configuration is not refused: '%s'", sparse_allreduce_last_error());
-  launcher_barrier(me); /* see sparse_allreduce_destroy */
   return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
 }
 
-/* check() refuses `config` with a sentence that begins like that, or takes it where that is NULL.
- */
-static bool is_checked(const sparse_allreduce_config_t *config, size_t count, int ranks,
-                       const char *begin)
+/* A configuration of another version's header, or another one on rank 0: all ranks refuse it. */
+static bool refuses_configuration(const struct rank *me, ncclComm_t comm)
 {
-  const ncclResult_t got = sparse_allreduce_check(config, count, ranks);
-  const char *sentence = got == ncclSuccess ? NULL : sparse_allreduce_last_error();
-  if (begin == NULL ? got == ncclSuccess
-                    : got == ncclInvalidArgument && strncmp(sentence, begin, strlen(begin)) == 0)
-    return true;
-  launcher_error("sparse_allreduce_check, %zu elements, %d ranks: '%s', expected '%s'", count,
-                 ranks, sentence ? sentence : "", begin ? begin : "");
-  return false;
+  bool good = true;
+  for (int differs = 0; differs < (me->nranks > 1 ? 2 : 1); differs++) {
+    sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+    sparse_allreduce_t handle;
+    if (differs && me->rank == 0) config.throttle++;
+    if (!differs && me->rank == 0) config.size -= sizeof(double);
+    const bool remote = !differs && me->rank > 0;
+    good &= sparse_allreduce_create(comm, 64, &config, &handle) ==
+                (remote ? ncclRemoteError : ncclInvalidArgument) &&
+            strstr(sparse_allreduce_last_error(), differs  ? "differ"
+                                                  : remote ? "another rank failed"
+                                                           : "config.size");
+  }
+  return good;
 }
 
 /* What create would refuse, and what could never send anything. */
-static int refuse_what_cannot_be(const struct rank *me)
+static bool refuses_what_cannot_be(void)
 {
-  const char *ranks = "ranks must be 1 to 256", *seconds = "timeout_seconds must be at most 1e9";
-  const char *exact = "count * density must be 2 or more", *normal = "count must be 2 or more";
-  const sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  const struct {
-    double seconds;
-    int result;
+  static const struct {
+    sparse_allreduce_algorithm_t algorithm;
+    double density, seconds;
     size_t count;
     int ranks;
-    const char *error;
-  } cases_of[] = {{60, 0, 64, 1, NULL},
-                  {60, 0, 0, 1, "count must be 1 to 2^32 - 2"},
-                  {60, 0, 64, 0, ranks},
-                  {60, 0, 0xffffffff, 1, "count must be 1 to 2^32 - 2"},
-                  {60, 0, 64, 257, ranks},
-                  {60, 0, 64, 256, NULL},
-                  {1e9, 0, 64, 1, NULL},
-                  {1.1e9, 0, 64, 1, seconds},
-                  {INFINITY, 0, 64, 1, seconds},
-                  {NAN, 0, 64, 1, seconds},
-                  {0, 0, 64, 1, NULL},
-                  {-1, 0, 64, 1, NULL},
-                  {60, 2, 64, 1, "unknown result"}};
+    bool taken;
+  } rows[] = {
+      {SPARSE_OKTOPK, 0.02, 60, 64, 256, true},
+      {SPARSE_OKTOPK, 0.02, -1, 1, 1, true},
+      {SPARSE_OKTOPK, 0.02, 60, 64, 257, false},
+      {SPARSE_OKTOPK, 0.02, 60, 64, 0, false},
+      {SPARSE_OKTOPK, 0.02, 60, 0, 1, false},
+      {SPARSE_OKTOPK, 0.02, 60, 0xffffffff, 1, false},
+      {SPARSE_OKTOPK, 0.02, 1.1e9, 64, 1, false},
+      {SPARSE_OKTOPK, 0.02, (double)NAN, 64, 1, false},
+      {SPARSE_GAUSSIANKSA, 0.1, 60, 19, 1, false},
+      {SPARSE_GAUSSIANKSA, 0.1, 60, 20, 1, true},
+      {SPARSE_GAUSSIANK, 0.1, 60, 1, 1, false},
+      {SPARSE_GAUSSIANK, 0.1, 60, 2, 1, true},
+      {SPARSE_GAUSSIANKCONCAT, 0.1, 60, 1, 1, false},
+      {SPARSE_ALGORITHMS, 0.1, 60, 64, 1, false},
+  };
   bool good = sparse_allreduce_check(NULL, 64, 1) == ncclInvalidArgument;
-  sparse_allreduce_config_t c = config;
-  for (size_t i = 0; i < sizeof cases_of / sizeof *cases_of; i++) {
-    c.timeout_seconds = cases_of[i].seconds;
-    c.result = (sparse_result_t)cases_of[i].result;
-    good = good && is_checked(&c, cases_of[i].count, cases_of[i].ranks, cases_of[i].error);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
+    config.algorithm = rows[i].algorithm;
+    config.density = rows[i].density;
+    config.timeout_seconds = rows[i].seconds;
+    const ncclResult_t got = sparse_allreduce_check(&config, rows[i].count, rows[i].ranks);
+    if (got != (rows[i].taken ? ncclSuccess : ncclInvalidArgument))
+      launcher_error("configuration %zu: '%s'", i, sparse_allreduce_last_error()), good = false;
   }
-  for (int a = 0; a < SPARSE_ALGORITHMS; a++) {
-    c = config;
-    c.algorithm = (sparse_allreduce_algorithm_t)a;
-    c.density = 0.1;
-    const bool is_exact = a == SPARSE_GAUSSIANKSA;
-    const char *of_one = is_exact ? exact : gaussian(&c) ? normal : NULL;
-    good = good && is_checked(&c, 1, 2, of_one) && is_checked(&c, 19, 2, is_exact ? exact : NULL) &&
-           is_checked(&c, 20, 2, NULL) && (is_exact || is_checked(&c, 2, 2, NULL));
-  }
-  return launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  return good;
 }
 
 /* A result that is added after a step that was only captured is that of the step before it. */
-static bool weights_beside_capture(ncclComm_t comm, cudaStream_t stream)
+static bool adds_beside_capture(ncclComm_t comm, cudaStream_t stream)
 {
   enum { COUNT = 1000 };
   sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   sparse_allreduce_t handle;
-  struct weights w;
-  float ones[COUNT], got[COUNT], *gradient;
+  float *gradient, got[COUNT]; /* 1 in each step, and so the average; it is added to itself */
   cudaGraph_t graph;
+  bool good = true;
   config.algorithm = SPARSE_TOPKA;
   config.warmup_steps = 1;
   config.result = SPARSE_RESULT_ENTRIES;
-  for (int i = 0; i < COUNT; i++) ones[i] = 1;
-  weights_init(&w, COUNT);
-  CUDACHECK(cudaMalloc((void **)&gradient, sizeof ones));
-  CUDACHECK(cudaMemcpy(gradient, ones, sizeof ones, cudaMemcpyHostToDevice));
+  for (int i = 0; i < COUNT; i++) got[i] = 1;
+  CUDACHECK(cudaMalloc((void **)&gradient, sizeof got));
+  CUDACHECK(cudaMemcpy(gradient, got, sizeof got, cudaMemcpyHostToDevice));
   CUDACHECK(cudaDeviceSynchronize());
   SPARSECHECK(sparse_allreduce_create(comm, COUNT, &config, &handle));
   SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
@@ -867,27 +640,61 @@ static bool weights_beside_capture(ncclComm_t comm, cudaStream_t stream)
   SPARSECHECK(sparse_allreduce_run(handle, gradient, NULL, stream));
   CUDACHECK(cudaStreamEndCapture(stream, &graph));
   CUDACHECK(cudaGraphDestroy(graph));
-  weights_add(&w, handle, stream);
-  for (size_t i = 0; i < COUNT; i++) weights_update(&w, i, 1);
+  SPARSECHECK(sparse_allreduce_add(handle, 1, gradient, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
-  CUDACHECK(cudaMemcpy(got, w.device, sizeof got, cudaMemcpyDeviceToHost));
-  const bool good = memcmp(got, w.expected, sizeof got) == 0;
+  CUDACHECK(cudaMemcpy(got, gradient, sizeof got, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < COUNT; i++) good &= got[i] == 2;
   SPARSECHECK(sparse_allreduce_destroy(handle));
   CUDACHECK(cudaFree(gradient));
-  weights_free(&w);
   return good;
 }
 
-/* Is SPARSE_EXCHANGE_ONESIDED possible here? Then both are tried. */
-static bool has_onesided(const struct rank *me, ncclComm_t comm)
+/* Are there exchanges without NCCL's messages here? Then both are tried. */
+static bool has_others(const struct rank *me, ncclComm_t comm)
 {
-  sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
-  config.exchange = SPARSE_EXCHANGE_ONESIDED;
+  static const char *const names[] = {"send/recv", "device counts", "one-sided"};
+  const sparse_allreduce_config_t config = sparse_allreduce_config(SPARSE_PRESET_VGG);
   sparse_allreduce_t handle;
-  const ncclResult_t result = sparse_allreduce_create(comm, 64, &config, &handle);
-  if (result == ncclSuccess) SPARSECHECK(sparse_allreduce_destroy(handle));
+  sparse_mode_t mode;
+  const char *reason;
+  SPARSECHECK(sparse_allreduce_create(comm, 64, &config, &handle));
+  SPARSECHECK(sparse_allreduce_mode(handle, &mode, &reason));
+  launcher_note(me, "oktopk: %s %s", names[mode], reason);
+  SPARSECHECK(sparse_allreduce_destroy(handle));
   launcher_barrier(me);
-  return result == ncclSuccess;
+  return mode != SPARSE_MODE_NCCL;
+}
+
+static int run_all(const struct rank *me, ncclComm_t comm, const cudaStream_t streams[2])
+{
+  const bool others = has_others(me, comm);
+  const bool graphs = me->nranks == 1 || !launcher_graphs_can_deadlock;
+  bool good = refuses_configuration(me, comm) && refuses_what_cannot_be();
+  launcher_barrier(me); /* see sparse_allreduce_destroy */
+  if (graphs) good &= adds_beside_capture(comm, streams[0]);
+  launcher_barrier(me);
+  if (!good) launcher_error("not refused, or added: '%s'", sparse_allreduce_last_error());
+  int code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
+  for (int i = 0; i < 3 && late && code == EXIT_VERIFIED; i++)
+    code = run_late(me, i == 1, i == 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE, comm,
+                    streams[0]);
+  if (late) return code;
+  for (int exchange = 0; exchange < (others ? 2 : 1); exchange++) {
+    const sparse_exchange_t by = exchange ? SPARSE_EXCHANGE_AUTO : SPARSE_EXCHANGE_SENDRECV;
+    const struct plan plans[] = {burst_job(SPARSE_TOPKAOPT, by), burst_job(SPARSE_OKTOPK, by),
+                                 overflow_job(by)};
+    launcher_step("thresholds that select too many, sums that overflow");
+    for (int i = 0; i < 3 && code == EXIT_VERIFIED; i++)
+      code = run_job(me, &plans[i], comm, streams);
+  }
+  for (long i = 0; i < cases && code == EXIT_VERIFIED; i++) {
+    launcher_step("random jobs");
+    const uint64_t seed = (uint64_t)(first_seed + i);
+    const struct plan plan =
+        long_steps > 0 ? long_job(seed, others, graphs) : draw_job(seed, others, graphs);
+    code = run_job(me, &plan, comm, streams);
+  }
+  return code;
 }
 
 static int run(const struct rank *me, const struct options *opt)
@@ -902,50 +709,10 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclCommInitRank(&comm, me->nranks, id, me->rank));
   for (int i = 0; i < 2; i++)
     CUDACHECK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
-  const bool onesided = has_onesided(me, comm);
-  const bool graphs = me->nranks == 1 || !launcher_graphs_can_deadlock;
-  launcher_note(me, "exchange ONESIDED: %s", onesided ? "yes" : sparse_allreduce_last_error());
-  int code = refuse_configuration(me, comm);
-  if (code == EXIT_VERIFIED) code = refuse_what_cannot_be(me);
-  if (graphs && code == EXIT_VERIFIED) {
-    const bool good = weights_beside_capture(comm, streams[0]);
-    if (!good) launcher_error("a result is added as that of a step that is only captured");
-    launcher_barrier(me); /* see sparse_allreduce_destroy */
-    code = launcher_agree(me, good ? EXIT_VERIFIED : EXIT_WRONG_DATA);
-  }
-  for (int i = 0; i < 3 && late && code == EXIT_VERIFIED; i++)
-    code = run_late(me, i == 1, i == 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE, comm,
-                    streams[0]);
-  const sparse_allreduce_algorithm_t reuse[] = {SPARSE_TOPKAOPT, SPARSE_OKTOPK};
-  for (int i = 0; i < (onesided ? 4 : 2) && !late && code == EXIT_VERIFIED; i++) {
-    launcher_step("thresholds that select too many");
-    const struct job job =
-        burst_job(reuse[i % 2], i < 2 ? SPARSE_EXCHANGE_SENDRECV : SPARSE_EXCHANGE_ONESIDED);
-    code = run_job(me, &job, comm, streams);
-  }
-  for (int i = 0; i < (onesided ? 2 : 1) && !late && code == EXIT_VERIFIED; i++) {
-    launcher_step("sums that overflow");
-    const struct job job = overflow_job(i ? SPARSE_EXCHANGE_ONESIDED : SPARSE_EXCHANGE_SENDRECV);
-    code = run_job(me, &job, comm, streams);
-  }
-  for (long i = 0; i < cases && !late && code == EXIT_VERIFIED; i++) {
-    launcher_step("random jobs");
-    const uint64_t seed = (uint64_t)(first_seed + i);
-    const struct job job =
-        long_steps > 0 ? long_job(seed, onesided, graphs) : draw_job(seed, onesided, graphs);
-    if (verbose)
-      launcher_print(me, "job %llu: %s, %zu elements, density %g, %s, %d steps%s%s\n",
-                     (unsigned long long)job.seed, sparse_allreduce_name(job.config.algorithm),
-                     job.n, job.config.density, kind_names[job.kind], job.steps,
-                     job.config.exchange == SPARSE_EXCHANGE_ONESIDED ? ", one-sided" : "",
-                     job.graphs   ? ", graphs"
-                     : job.shared ? ", shared residual"
-                                  : "");
-    code = run_job(me, &job, comm, streams);
-  }
+  const int code = run_all(me, comm, streams);
   for (int i = 0; i < 2; i++) CUDACHECK(cudaStreamDestroy(streams[i]));
   NCCLCHECK(ncclCommDestroy(comm));
-  if (code == EXIT_VERIFIED && !late) launcher_print(me, "%ld jobs verified\n", cases);
+  if (code == EXIT_VERIFIED) launcher_print(me, "%ld jobs verified\n", late ? 0 : cases);
   return code;
 }
 
