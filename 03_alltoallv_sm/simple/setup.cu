@@ -52,6 +52,7 @@ const char *simple_open(exchange *x)
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, barrier_kernel));
   CUDACHECK(cudaFuncGetAttributes(&attributes, lines_kernel));
+  s->threads = attributes.maxThreadsPerBlock; /* of all, which have the same bounds */
   return NULL;
 }
 

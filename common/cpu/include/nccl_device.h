@@ -119,8 +119,7 @@ public:
   ncclLsaBarrierSession(const ncclLsaBarrierSession &) = delete;
   ~ncclLsaBarrierSession()
   {
-    Coop().sync(); /* all threads have read it */
-    if (Coop().thread_rank() == 0) *used() = epoch;
+    if (Coop().thread_rank() == 0) *used() = epoch; /* all have read it before the last sync */
   }
   void sync(Coop coop, cuda::memory_order order, CPU_HERE)
   {
