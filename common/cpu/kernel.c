@@ -54,6 +54,13 @@ struct group {
   uint32_t present[2];
 };
 
+/* Threads of a block that wait for each other. */
+struct barrier {
+  unsigned arrived, count,
+      result;    /* how many, with how many values that are true; the last result */
+  uint64_t done; /* times so far */
+};
+
 struct block {
   const struct cpu_grid *grid;
   struct cpu_index index; /* blockIdx */
@@ -62,11 +69,7 @@ struct block {
   struct thread *running[MAX_THREADS]; /* NULL: not started, or ended */
   uint32_t ended_of_warp[MAX_THREADS / WARP];
   uint32_t waits[MAX_THREADS / WARP]; /* threads that need no turn before one of these meets: */
-  /* __syncthreads: who has arrived, with how many values that are true; the last result */
-  unsigned arrived, count, result;
-  uint64_t barriers;
-  unsigned arrived_of_some; /* at a barrier of some threads */
-  uint64_t barriers_of_some;
+  struct barrier all, some;           /* at __syncthreads; at a barrier of some threads */
   struct {
     const void *key;
     void *memory;
@@ -100,7 +103,7 @@ static __thread __attribute__((tls_model("initial-exec"))) struct {
 
 uint64_t block_barriers(const struct block *b)
 {
-  return b->barriers;
+  return b->all.done;
 }
 
 struct thread *kernel_thread(void)
@@ -125,12 +128,12 @@ static void leave(bool ends)
   fiber_switch(&t->fiber, next != NULL ? &next->fiber : &worker.fiber, ends);
 }
 
-static void barrier_if_complete(struct block *b)
+static void end_if_complete(struct block *b, struct barrier *m, unsigned threads)
 {
-  if (b->arrived == 0 || b->arrived + b->ended < b->threads) return;
-  b->result = b->count;
-  b->arrived = b->count = 0;
-  b->barriers++;
+  if (m->arrived == 0 || m->arrived < threads) return;
+  m->result = m->count;
+  m->arrived = m->count = 0;
+  m->done++;
   memset(b->waits, 0, sizeof(b->waits));
   worker.progress = true;
 }
@@ -163,7 +166,7 @@ static void run_thread(struct block *b, struct thread *t)
   b->ended++;
   b->ended_of_warp[warp] |= 1u << n % WARP;
   worker.progress = true;
-  barrier_if_complete(b);
+  end_if_complete(b, &b->all, b->threads - b->ended);
   for (struct group *g = b->groups[warp]; g < b->groups[warp] + GROUPS && g->mask != 0; g++)
     exchange_if_complete(b, warp, g);
 }
@@ -412,30 +415,17 @@ static void wait_until(const uint64_t *count, uint64_t awaits, struct cpu_place 
   }
 }
 
-unsigned cpu_barrier(bool value, struct cpu_place place)
+unsigned cpu_barrier(bool value, unsigned threads, struct cpu_place place)
 {
   races_settle();
   struct block *b = worker.self->block;
-  const uint64_t awaits = b->barriers + 1;
-  b->count += value;
-  b->arrived++;
-  barrier_if_complete(b);
-  wait_until(&b->barriers, awaits, place);
-  return b->result;
-}
-
-void cpu_barrier_of(unsigned threads, struct cpu_place place)
-{
-  races_settle();
-  struct block *b = worker.self->block;
-  const uint64_t awaits = b->barriers_of_some + 1;
-  if (++b->arrived_of_some == threads) {
-    b->arrived_of_some = 0;
-    b->barriers_of_some++;
-    memset(b->waits, 0, sizeof(b->waits));
-    worker.progress = true;
-  }
-  wait_until(&b->barriers_of_some, awaits, place);
+  struct barrier *m = threads == 0 ? &b->all : &b->some;
+  const uint64_t awaits = m->done + 1;
+  m->count += value;
+  m->arrived++;
+  end_if_complete(b, m, threads == 0 ? b->threads - b->ended : threads);
+  wait_until(&m->done, awaits, place);
+  return m->result;
 }
 
 /* The group of a warp with that mask; or else one that nobody uses. */

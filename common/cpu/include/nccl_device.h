@@ -75,7 +75,7 @@ static inline ncclTeam ncclTeamLsa(const ncclDevComm &comm)
 
 /* All threads of a block. */
 struct ncclCoopCta {
-  void sync(CPU_HERE) { cpu_barrier(false, {"a barrier of the block", file, line}); }
+  void sync(CPU_HERE) { cpu_barrier(false, 0, {"a barrier of the block", file, line}); }
   int thread_rank() const
   {
     return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
