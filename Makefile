@@ -79,6 +79,8 @@ CXX := $(subst gcc,g++,$(subst clang,clang++,$(CC)))
 endif
 CXX_FLAGS = $(CFLAGS) $(EXACT) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
 CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(ON_FIBERS)
+# Hundreds of kernels, for short runs: with -O2, or with -O1 and UBSan, compiling would take longer than running.
+CXX_FLAGS += $(if $(RACES),-O1)$(if $(findstring undefined,$(SANITIZE)),-O0)
 # ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
 ON_FIBERS := $(if $(filter thread,$(SANITIZE)),--param=tsan-instrument-func-entry-exit=0)
 $(addprefix $(SHARED)/common/cpu/,kernel.c.o fiber.c.o access.c.o): private C_FLAGS += $(ON_FIBERS)

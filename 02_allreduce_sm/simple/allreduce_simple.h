@@ -53,7 +53,8 @@ static const size_t ROOM = 1 << 18; /* lines from each rank in a half of the scr
 struct simple {
   ncclComm_t comm;
   int rank, n;
-  int blocks; /* of a kernel; all run at the same time, or those that wait would keep others out */
+  int blocks;  /* of a kernel; all run at the same time, or those that wait would keep others out */
+  int threads; /* of a block: as many as the kernels can have */
   ncclDevComm dev_comm; /* the communicator for kernels */
   ncclWindow_t window;  /* of the send buffers, and where it begins in this rank's memory */
   const float *base;

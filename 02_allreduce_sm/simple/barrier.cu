@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS)
 
   /* The ranks' memory is mapped here, so an element of another GPU is read like a local one. All
    * ranks add in the same order, so they get the same bits. */
-  for (size_t i = blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
     float sum = 0;
     for (int p = 0; p < dev_comm.lsaSize; p++)
       sum += ((const float *)ncclGetLsaPointer(window, offset, p))[i];
@@ -49,7 +49,7 @@ void barrier_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t
                        cudaStream_t stream)
 {
   const size_t offset = (size_t)(sendbuff - s->base) * sizeof(float);
-  add_between_barriers<<<s->blocks, THREADS, 0, stream>>>(s->dev_comm, s->window, offset, recvbuff,
-                                                          count);
+  add_between_barriers<<<s->blocks, s->threads, 0, stream>>>(s->dev_comm, s->window, offset,
+                                                             recvbuff, count);
   CUDACHECK(cudaGetLastError());
 }

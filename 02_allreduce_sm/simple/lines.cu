@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS)
 {
   const uint64_t epoch = epochs[blockIdx.x] + 1; /* each block has its own copy */
   const size_t half = (epoch & 1) * n * ROOM;
-  const size_t start = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
+  const size_t start = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
 
   for (size_t i = start; i < count; i += step)
     for (int p = 0; p < n; p++) { /* also to this rank: the code is shorter */
@@ -75,8 +75,8 @@ void lines_allreduce(simple *s, const float *sendbuff, float *recvbuff, size_t c
 {
   for (size_t first = 0; first < count; first += ROOM) { /* each launch is an epoch */
     const size_t here = count - first < ROOM ? count - first : ROOM;
-    add_lines<<<s->blocks, THREADS, 0, stream>>>(s->scratch_window, s->epochs, s->rank, s->n,
-                                                 sendbuff + first, recvbuff + first, here);
+    add_lines<<<s->blocks, s->threads, 0, stream>>>(s->scratch_window, s->epochs, s->rank, s->n,
+                                                    sendbuff + first, recvbuff + first, here);
   }
   CUDACHECK(cudaGetLastError());
 }

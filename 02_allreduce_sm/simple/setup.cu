@@ -58,6 +58,7 @@ simple *simple_create(ncclComm_t comm, ncclWindow_t window, const float *sendbuf
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, add_between_barriers));
   CUDACHECK(cudaFuncGetAttributes(&attributes, add_lines));
+  s->threads = attributes.maxThreadsPerBlock; /* of both, which have the same bounds */
   return s;
 }
 

@@ -9,6 +9,6 @@ static __global__ void __launch_bounds__(THREADS) bare_push(const __grid_constan
 
 extern "C" void bare_push_call(const exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  bare_push<<<x->simple.blocks, THREADS, 0, stream>>>(make_push_args(x, send, recv));
+  bare_push<<<x->simple.blocks, x->simple.threads, 0, stream>>>(make_push_args(x, send, recv));
   CUDACHECK(cudaGetLastError());
 }

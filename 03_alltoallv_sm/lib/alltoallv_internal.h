@@ -34,6 +34,7 @@ struct alltoallv_handle {
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
   bool launches_early;           /* see GRIDDEPCONTROL */
+  int most_threads;              /* of a block of the kernel */
   ncclComm_t lsa_comm;           /* ours, with the same ranks */
   struct alltoallv_window scratch, windows[ALLTOALLV_MAX_WINDOWS];
 

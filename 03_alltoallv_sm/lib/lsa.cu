@@ -66,6 +66,7 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
     loaded = cudaFuncGetAttributes(&attributes, kernels[mode]) == cudaSuccess;
   cudaGetLastError(); /* not for others to find */
   if (!loaded) return "the kernel is not built for a GPU";
+  h->most_threads = attributes.maxThreadsPerBlock;
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
                       driver >= 12030; /* before 12.3 not in graphs */
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
@@ -128,7 +129,7 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
   uint64_t largest = 0, enough = blocks;
   const size_t lines = h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads * ALLTOALLV_GROUP_BYTES;
   a->ll_threshold = (uint32_t)(host ? alltoallv_least(lines, lines_with_heads) : lines);
-  *threads = 512;
+  *threads = h->most_threads;
   if (!host) {
     const uint64_t fits = x->room * (alltoallv_in_slots(x->kind) ? (uint64_t)h->n : 1);
     /* Only the room is known: a warp for each group that fits. */
@@ -153,7 +154,7 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
     const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
     mode = MODE_SMALL;
     *threads = 128;
-    while (*threads < 512 && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
+    while (*threads < h->most_threads && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
     enough = (groups * 32 + *threads - 1) / *threads;
   }
   if (enough < (uint64_t)blocks) blocks = (int)enough;

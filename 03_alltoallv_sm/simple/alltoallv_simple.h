@@ -43,7 +43,8 @@ struct scratch {
 
 /* What barrier and lines need, made once for any number of exchanges. */
 struct simple {
-  int blocks; /* of barrier; all run at the same time, or those that wait would keep others out */
+  int blocks;  /* of barrier; all run at the same time, or those that wait would keep others out */
+  int threads; /* of a block: as many as the kernels can have */
   struct scratch *scratch;
   char *window;            /* after it in the same allocation: guard, receive buffer, guard */
   ncclWindow_t registered; /* both as NCCL knows them */

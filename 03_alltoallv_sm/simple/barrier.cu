@@ -27,6 +27,7 @@ extern "C" const void *const barrier_kernel = (const void *)push_between_barrier
 
 void barrier_call(const exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  push_between_barriers<<<x->simple.blocks, THREADS, 0, stream>>>(make_push_args(x, send, recv));
+  push_between_barriers<<<x->simple.blocks, x->simple.threads, 0, stream>>>(
+      make_push_args(x, send, recv));
   CUDACHECK(cudaGetLastError());
 }

@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(THREADS)
     exchange_lines(const __grid_constant__ line_args a)
 {
   const uint64_t epoch = a.own->epochs[blockIdx.x] + 1;
-  const size_t first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
+  const size_t first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
   for (int i = 0; i < a.n; i++) { /* to myself, too: shorter */
     const int p = (a.rank + i) % a.n;
     line *lines = ((scratch *)ncclGetLsaPointer(a.window, 0, p))->lines;
@@ -107,7 +107,7 @@ void lines_call(const exchange *x, const char *send, char *recv, cudaStream_t st
       a.parts[p] = {send + x->sdispls[p] * size + at, recv + x->rdispls[p] * size + at,
                     left < room ? left : room};
     }
-    exchange_lines<<<blocks, THREADS, 0, stream>>>(a);
+    exchange_lines<<<blocks, x->simple.threads, 0, stream>>>(a);
     CUDACHECK(cudaGetLastError());
   }
 }

@@ -36,6 +36,7 @@ void simple_open(exchange *x)
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, barrier_kernel));
   CUDACHECK(cudaFuncGetAttributes(&attributes, lines_kernel));
+  s->threads = attributes.maxThreadsPerBlock; /* of all, which have the same bounds */
 }
 
 void simple_close(exchange *x)

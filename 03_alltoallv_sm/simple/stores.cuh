@@ -34,8 +34,8 @@ static __device__ void copy_as(char *to, const char *from, size_t bytes)
 {
   T *out = (T *)to;
   const T *in = (const T *)from;
-  const size_t n = bytes / sizeof(T), step = (size_t)gridDim.x * THREADS;
-  size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+  const size_t n = bytes / sizeof(T), step = (size_t)gridDim.x * blockDim.x;
+  size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
   for (; i + 3 * step < n; i += 4 * step) {
     const T a = in[i], b = in[i + step], c = in[i + 2 * step], d = in[i + 3 * step];
     out[i] = a, out[i + step] = b, out[i + 2 * step] = c, out[i + 3 * step] = d;

@@ -51,10 +51,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
   return create(event, cudaEventDefault);
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
-{
-  return create(event, flags);
-}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned int) __attribute__((alias("create")));
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {

@@ -256,12 +256,6 @@ ncclResult_t cpu_nccl_error(ncclResult_t result, const char *format, ...)
 /* The text of ncclGetLastError. */
 const char *cpu_nccl_sentence(void);
 
-/* ---- window.c ------------------------------------------------------------------------------ */
-
-/* ncclCommWindowRegister, which may stand in a group. */
-ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
-                                 int flags);
-
 /* ---- collectives.c ------------------------------------------------------------------------- */
 
 /* Runs a call that waits for other ranks: at once, or at the end of the group, where calls with

@@ -54,6 +54,13 @@ struct group {
   uint32_t present[2];
 };
 
+/* Threads of a block that wait for each other. */
+struct barrier {
+  unsigned arrived, count,
+      result;    /* how many, with how many values that are true; the last result */
+  uint64_t done; /* times so far */
+};
+
 struct block {
   const struct cpu_grid *grid;
   struct cpu_index index; /* blockIdx */
@@ -62,11 +69,7 @@ struct block {
   struct thread *running[MAX_THREADS]; /* NULL: not started, or ended */
   uint32_t ended_of_warp[MAX_THREADS / WARP];
   uint32_t waits[MAX_THREADS / WARP]; /* threads that need no turn before one of these meets: */
-  /* __syncthreads: who has arrived, with how many values that are true; the last result */
-  unsigned arrived, count, result;
-  uint64_t barriers;
-  unsigned arrived_of_some; /* at a barrier of some threads */
-  uint64_t barriers_of_some;
+  struct barrier all, some;           /* at __syncthreads; at a barrier of some threads */
   struct {
     const void *key;
     void *memory;
@@ -80,11 +83,11 @@ struct block {
 /* What a kernel needs while it runs. They are kept for the next kernel. */
 struct residence {
   struct residence *next;
+  struct thread *free;
   struct block blocks[RESIDENT];
 };
 
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct thread *pool;
+static pthread_mutex_t residences_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct residence *residences;
 
 __thread struct cpu_index threadIdx, blockIdx, blockDim, gridDim;
@@ -94,13 +97,13 @@ __thread void *cpu_dynamic_shared;
 static __thread __attribute__((tls_model("initial-exec"))) struct {
   struct fiber fiber;
   struct thread *self; /* the thread of the kernel that runs */
-  struct thread *free;
+  struct residence *residence;
   bool progress; /* in this pass something has happened */
 } worker;
 
 uint64_t block_barriers(const struct block *b)
 {
-  return b->barriers;
+  return b->all.done;
 }
 
 struct thread *kernel_thread(void)
@@ -125,12 +128,12 @@ static void leave(bool ends)
   fiber_switch(&t->fiber, next != NULL ? &next->fiber : &worker.fiber, ends);
 }
 
-static void barrier_if_complete(struct block *b)
+static void end_if_complete(struct block *b, struct barrier *m, unsigned threads)
 {
-  if (b->arrived == 0 || b->arrived + b->ended < b->threads) return;
-  b->result = b->count;
-  b->arrived = b->count = 0;
-  b->barriers++;
+  if (m->arrived == 0 || m->arrived < threads) return;
+  m->result = m->count;
+  m->arrived = m->count = 0;
+  m->done++;
   memset(b->waits, 0, sizeof(b->waits));
   worker.progress = true;
 }
@@ -163,7 +166,7 @@ static void run_thread(struct block *b, struct thread *t)
   b->ended++;
   b->ended_of_warp[warp] |= 1u << n % WARP;
   worker.progress = true;
-  barrier_if_complete(b);
+  end_if_complete(b, &b->all, b->threads - b->ended);
   for (struct group *g = b->groups[warp]; g < b->groups[warp] + GROUPS && g->mask != 0; g++)
     exchange_if_complete(b, warp, g);
 }
@@ -174,12 +177,12 @@ static void run_threads(void)
   fiber_begun();
   struct thread *t = worker.self;
   while (t->block->started < t->block->threads) run_thread(t->block, t);
-  t->next = worker.free;
-  worker.free = t;
+  t->next = worker.residence->free;
+  worker.residence->free = t;
   leave(true);
 }
 
-static void make_threads(void)
+static struct thread *make_threads(void)
 {
   char *stacks = mmap(NULL, (size_t)SLAB * STACK_BYTES, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -189,25 +192,15 @@ static void make_threads(void)
     all[i].fiber.stack = stacks + (size_t)i * STACK_BYTES;
     all[i].next = i + 1 < SLAB ? &all[i + 1] : NULL;
   }
-  worker.free = all;
+  return all;
 }
 
 static struct thread *new_thread(struct block *b)
 {
-  if (worker.free == NULL) {
-    pthread_mutex_lock(&pool_lock);
-    worker.free = pool;
-    for (int i = 1; i < SLAB && pool != NULL; i++) pool = pool->next;
-    if (pool != NULL) {
-      struct thread *last = pool;
-      pool = last->next;
-      last->next = NULL;
-    }
-    pthread_mutex_unlock(&pool_lock);
-  }
-  if (worker.free == NULL) make_threads();
-  struct thread *t = worker.free;
-  worker.free = t->next;
+  struct residence *r = worker.residence;
+  if (r->free == NULL) r->free = make_threads();
+  struct thread *t = r->free;
+  r->free = t->next;
   t->block = b;
   fiber_begin(&t->fiber, run_threads);
   return t;
@@ -230,29 +223,25 @@ static struct thread *next_thread(struct block *b)
 
 static struct residence *take_residence(void)
 {
-  pthread_mutex_lock(&pool_lock);
+  pthread_mutex_lock(&residences_lock);
   struct residence *r = residences;
   if (r != NULL) residences = r->next;
-  pthread_mutex_unlock(&pool_lock);
+  pthread_mutex_unlock(&residences_lock);
   if (r == NULL) r = cpu_allocate(sizeof(*r));
   for (int i = 0; i < RESIDENT; i++) r->blocks[i].threads = 0;
   return r;
 }
 
-/* Gives all back that the kernel has used, even if it has not ended. */
+/* For the next kernel, even if this one has not ended. */
 static void give_back(struct residence *r)
 {
   for (struct block *b = r->blocks; b < r->blocks + RESIDENT; b++)
     for (unsigned i = 0; i < b->threads && b->ended < b->threads; i++)
-      if (b->running[i] != NULL) b->running[i]->next = worker.free, worker.free = b->running[i];
-  struct thread *last = worker.free;
-  while (last != NULL && last->next != NULL) last = last->next;
-  pthread_mutex_lock(&pool_lock);
-  if (last != NULL) last->next = pool, pool = worker.free;
-  worker.free = NULL;
+      if (b->running[i] != NULL) b->running[i]->next = r->free, r->free = b->running[i];
+  pthread_mutex_lock(&residences_lock);
   r->next = residences;
   residences = r;
-  pthread_mutex_unlock(&pool_lock);
+  pthread_mutex_unlock(&residences_lock);
 }
 
 static void begin_block(struct block *b, const struct cpu_grid *grid, size_t number)
@@ -359,7 +348,7 @@ void cpu_run_grid(const struct cpu_grid *grid)
   if (!fits(grid)) return;
   const size_t all = (size_t)grid->blocks.x * grid->blocks.y * grid->blocks.z;
   size_t next = 0, ended = 0;
-  struct residence *r = take_residence();
+  struct residence *r = worker.residence = take_residence();
   struct timespec since = {0, 0};
   fiber_of_system(&worker.fiber);
   blockDim = grid->threads;
@@ -426,30 +415,17 @@ static void wait_until(const uint64_t *count, uint64_t awaits, struct cpu_place 
   }
 }
 
-unsigned cpu_barrier(bool value, struct cpu_place place)
+unsigned cpu_barrier(bool value, unsigned threads, struct cpu_place place)
 {
   races_settle();
   struct block *b = worker.self->block;
-  const uint64_t awaits = b->barriers + 1;
-  b->count += value;
-  b->arrived++;
-  barrier_if_complete(b);
-  wait_until(&b->barriers, awaits, place);
-  return b->result;
-}
-
-void cpu_barrier_of(unsigned threads, struct cpu_place place)
-{
-  races_settle();
-  struct block *b = worker.self->block;
-  const uint64_t awaits = b->barriers_of_some + 1;
-  if (++b->arrived_of_some == threads) {
-    b->arrived_of_some = 0;
-    b->barriers_of_some++;
-    memset(b->waits, 0, sizeof(b->waits));
-    worker.progress = true;
-  }
-  wait_until(&b->barriers_of_some, awaits, place);
+  struct barrier *m = threads == 0 ? &b->all : &b->some;
+  const uint64_t awaits = m->done + 1;
+  m->count += value;
+  m->arrived++;
+  end_if_complete(b, m, threads == 0 ? b->threads - b->ended : threads);
+  wait_until(&m->done, awaits, place);
+  return m->result;
 }
 
 /* The group of a warp with that mask; or else one that nobody uses. */

@@ -281,14 +281,6 @@ void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_pla
   void __tsan_unaligned_write##N(void *at) \
   {                                        \
     before_write(at, N);                   \
-  }                                        \
-  void __tsan_volatile_read##N(void *at)   \
-  {                                        \
-    before_read(at, N);                    \
-  }                                        \
-  void __tsan_volatile_write##N(void *at)  \
-  {                                        \
-    before_write(at, N);                   \
   }
 HOOKS(1)
 HOOKS(2)

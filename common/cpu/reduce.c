@@ -8,20 +8,6 @@
 
 #include "float16.h"
 
-size_t cpu_type_size(ncclDataType_t type)
-{
-  static const unsigned char sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-  return (unsigned)type < ncclNumTypes ? sizes[type] : 0;
-}
-
-const char *cpu_type_name(ncclDataType_t type)
-{
-  static const char *const names[ncclNumTypes] = {
-      "ncclInt8",   "ncclUint8", "ncclInt32", "ncclUint32", "ncclInt64",
-      "ncclUint64", "ncclHalf",  "ncclFloat", "ncclDouble", "ncclBfloat16"};
-  return (unsigned)type < ncclNumTypes ? names[type] : "no type";
-}
-
 /* ---- combining ----------------------------------------------------------------------------- */
 
 /* One function per class of accumulator. Sums and products go through WIDE, in which signed
@@ -74,14 +60,35 @@ DEFINE_REDUCE(reduce_float, float, float, combine_float, (float), (float))
 DEFINE_REDUCE(reduce_double, double, double, combine_double, (double), (double))
 DEFINE_REDUCE(reduce_bfloat16, uint16_t, float, combine_float, bfloat16_to_float, float_to_bfloat16)
 
+static const struct {
+  const char *name;
+  size_t size;
+  void (*reduce)(char *out, const char *const *in, int n, size_t count, ncclRedOp_t op);
+} types[] = {
+    [ncclInt8] = {"ncclInt8", 1, reduce_int8},
+    [ncclUint8] = {"ncclUint8", 1, reduce_uint8},
+    [ncclInt32] = {"ncclInt32", 4, reduce_int32},
+    [ncclUint32] = {"ncclUint32", 4, reduce_uint32},
+    [ncclInt64] = {"ncclInt64", 8, reduce_int64},
+    [ncclUint64] = {"ncclUint64", 8, reduce_uint64},
+    [ncclHalf] = {"ncclHalf", 2, reduce_half},
+    [ncclFloat] = {"ncclFloat", 4, reduce_float},
+    [ncclDouble] = {"ncclDouble", 8, reduce_double},
+    [ncclBfloat16] = {"ncclBfloat16", 2, reduce_bfloat16},
+};
+
+size_t cpu_type_size(ncclDataType_t type)
+{
+  return (unsigned)type < ncclNumTypes ? types[type].size : 0;
+}
+
+const char *cpu_type_name(ncclDataType_t type)
+{
+  return (unsigned)type < ncclNumTypes ? types[type].name : "no type";
+}
+
 void cpu_reduce(void *out, const char *const *in, int n, size_t count, ncclDataType_t type,
                 ncclRedOp_t op)
 {
-  static void (*const functions[])(char *, const char *const *, int, size_t, ncclRedOp_t) = {
-      [ncclInt8] = reduce_int8,         [ncclUint8] = reduce_uint8,   [ncclInt32] = reduce_int32,
-      [ncclUint32] = reduce_uint32,     [ncclInt64] = reduce_int64,   [ncclUint64] = reduce_uint64,
-      [ncclFloat16] = reduce_half,      [ncclFloat32] = reduce_float, [ncclFloat64] = reduce_double,
-      [ncclBfloat16] = reduce_bfloat16,
-  };
-  functions[type](out, in, n, count, op);
+  types[type].reduce(out, in, n, count, op);
 }

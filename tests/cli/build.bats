@@ -79,6 +79,29 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   ! make -s CPU=1 STRICT=1 01_allreduce_ub 2>"$WORK/err" || return 1
 }
 
+@test "flags that relax arithmetic reach no kernel: NaN is no number, sums keep their order" {
+  cat >02_allreduce_sm/sums.cu <<'CU'
+#include <stdio.h>
+#include <stdlib.h>
+static __global__ void add(float *x)
+{
+  x[3] = x[0] != x[0], x[4] = x[1] + x[2] - x[1];
+}
+int main()
+{
+  float x[5] = {strtof("nan", NULL), 1e8f, 1}, *device;
+  cudaMalloc(&device, sizeof x);
+  cudaMemcpy(device, x, sizeof x, cudaMemcpyDefault);
+  add<<<1, 1>>>(device);
+  cudaMemcpy(x, device, sizeof x, cudaMemcpyDefault);
+  printf("%g %g\n", x[3], x[4]);
+}
+CU
+  make -s CPU=1 CFLAGS="-O0 -ffast-math" build/cpu/02_allreduce_sm/sums.cu.o build/cpu-pthread/libcpu_standin.so
+  g++ build/cpu/02_allreduce_sm/sums.cu.o -o sums -Lbuild/cpu-pthread -lcpu_standin -Wl,-rpath,"$PWD/build/cpu-pthread"
+  [ "$(./sums)" = "1 0" ]
+}
+
 @test "what is missing is said in one line" {
   ! make -s CUDA_HOME=/nowhere 2>"$WORK/err" || return 1
   grep -q 'no nvcc at /nowhere/bin/nvcc; allowed: CUDA_HOME=.*CPU=1' "$WORK/err"

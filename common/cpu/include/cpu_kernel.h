@@ -52,11 +52,9 @@ void cpu_run_grid(const struct cpu_grid *grid);
 /* Memory of the block for one declaration with __shared__, which `key` identifies. */
 void *cpu_shared(const void *key, size_t bytes);
 
-/* A barrier of the block: returns for how many threads `value` was true. */
-unsigned cpu_barrier(bool value, struct cpu_place place);
-
-/* A barrier of `threads` threads of the block, of which there is one more (bar.sync 1). */
-void cpu_barrier_of(unsigned threads, struct cpu_place place);
+/* A barrier of all threads of the block (0), or another one of so many (bar.sync 1): returns for
+ * how many of them `value` was true. */
+unsigned cpu_barrier(bool value, unsigned threads, struct cpu_place place);
 
 /* The threads of a warp in `mask` give a value each, and get those of all. Returns who took part.
  */

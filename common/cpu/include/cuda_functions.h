@@ -10,19 +10,19 @@
 
 static inline void __syncthreads(CPU_HERE)
 {
-  cpu_barrier(false, CPU_PLACE);
+  cpu_barrier(false, 0, CPU_PLACE);
 }
 static inline int __syncthreads_count(int p, CPU_HERE)
 {
-  return (int)cpu_barrier(p != 0, CPU_PLACE);
+  return (int)cpu_barrier(p != 0, 0, CPU_PLACE);
 }
 static inline int __syncthreads_or(int p, CPU_HERE)
 {
-  return cpu_barrier(p != 0, CPU_PLACE) > 0;
+  return cpu_barrier(p != 0, 0, CPU_PLACE) > 0;
 }
 static inline int __syncthreads_and(int p, CPU_HERE)
 {
-  return cpu_barrier(p == 0, CPU_PLACE) == 0;
+  return cpu_barrier(p == 0, 0, CPU_PLACE) == 0;
 }
 static inline void __threadfence()
 {

@@ -53,7 +53,7 @@ static inline void ptx_fence_acq_rel_sys()
 }
 static inline void ptx_bar_sync(unsigned threads, CPU_HERE)
 {
-  cpu_barrier_of(threads, {"bar.sync", file, line});
+  cpu_barrier(false, threads, {"bar.sync", file, line});
 }
 static inline void ptx_prefetch_global_L2(const void *) {}
 static inline void ptx_st_relaxed_gpu_global_u64(void *at, uint64_t v)

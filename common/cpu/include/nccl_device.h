@@ -75,7 +75,7 @@ static inline ncclTeam ncclTeamLsa(const ncclDevComm &comm)
 
 /* All threads of a block. */
 struct ncclCoopCta {
-  void sync(CPU_HERE) { cpu_barrier(false, {"a barrier of the block", file, line}); }
+  void sync(CPU_HERE) { cpu_barrier(false, 0, {"a barrier of the block", file, line}); }
   int thread_rank() const
   {
     return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
@@ -119,8 +119,7 @@ public:
   ncclLsaBarrierSession(const ncclLsaBarrierSession &) = delete;
   ~ncclLsaBarrierSession()
   {
-    Coop().sync(); /* all threads have read it */
-    if (Coop().thread_rank() == 0) *used() = epoch;
+    if (Coop().thread_rank() == 0) *used() = epoch; /* all have read it before the last sync */
   }
   void sync(Coop coop, cuda::memory_order order, CPU_HERE)
   {
