@@ -45,7 +45,7 @@ static struct allreduce_launch launch(enum allreduce_method method, size_t piece
   while (threads < 512 && pieces > threads * blocks) threads *= 2;
   const size_t enough = (pieces + threads - 1) / threads;
   return (struct allreduce_launch){method, (int)allreduce_least(enough, limits.blocks[method]),
-                                   (int)threads, true, 0};
+                                   (int)threads, 0};
 }
 
 /* At least 2 KiB of each slice for a block. The scratch memory has two slots of each pair of ranks
@@ -55,20 +55,19 @@ static struct allreduce_launch launch_push(size_t bytes, size_t n, struct allred
   const size_t of_pair = limits.slots / (n - 1) / ALLREDUCE_SLOTS;
   size_t blocks = allreduce_least(bytes / n / 2048 + 1, limits.blocks[ALLREDUCE_PUSH]);
   if (blocks > of_pair / 16384) blocks = of_pair < 16384 ? 1 : of_pair / 16384;
-  return (struct allreduce_launch){ALLREDUCE_PUSH, (int)blocks, 512, bytes <= ALLREDUCE_EARLY_BYTES,
-                                   of_pair / blocks / 128 * 128};
+  return (struct allreduce_launch){ALLREDUCE_PUSH, (int)blocks, 512, of_pair / blocks / 128 * 128};
 }
 
-/* Measured with 2 to 4 ranks, and not with more: wide lines are faster than pushes while a rank
- * sends up to 4 MiB. With two hops it sends 2 (n - 1) / n of the vector, with one hop n / 2 times
- * as much. The second hop pays when it saves about half a MiB. */
+/* Measured with 2 and 4 ranks, and not with more. With one hop a rank sends n - 1 vectors, with two
+ * hops less than two. */
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
   const size_t ranks = (size_t)n, words = (bytes + 7) / 8, pieces = (words + 14) / 15 * 8;
   if (bytes <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
-  if (bytes * 2 * (ranks - 1) > limits.wide * ranks) return launch_push(bytes, ranks, limits);
-  if (bytes * (ranks - 2) <= limits.wide / 8) return launch(ALLREDUCE_WIDE, pieces, 140, limits);
-  return launch(ALLREDUCE_TWOHOP, pieces / ranks + 1, 70, limits);
+  if (bytes * (ranks - 1) <= limits.wide) return launch(ALLREDUCE_WIDE, pieces, 140, limits);
+  if (bytes > limits.twohop) return launch_push(bytes, ranks, limits);
+  return launch(ALLREDUCE_TWOHOP, allreduce_slice_lines(bytes, n) * (ranks - 1),
+                limits.blocks[ALLREDUCE_TWOHOP], limits);
 }
 
 /* ---- handles: what the ranks agree on -------------------------------------------------------- */
@@ -86,8 +85,10 @@ static void lower_to_wanted(size_t *limit, long wanted)
 
 static struct allreduce_limits wanted_limits(const allreduce_config_t *config, int n)
 {
-  struct allreduce_limits limits = {
-      .ll = ALLREDUCE_LL_BYTES, .wide = ALLREDUCE_WIDE_BYTES, .slots = ALLREDUCE_SLOT_BYTES};
+  struct allreduce_limits limits = {.ll = ALLREDUCE_LL_BYTES,
+                                    .wide = ALLREDUCE_WIDE_BYTES,
+                                    .twohop = ALLREDUCE_TWOHOP_BYTES,
+                                    .slots = ALLREDUCE_SLOT_BYTES};
   const size_t least = (size_t)n * ALLREDUCE_SLOTS * 128;
   for (int m = 0; m < ALLREDUCE_METHODS; m++) {
     limits.blocks[m] = ALLREDUCE_MAX_BLOCKS;
@@ -95,6 +96,7 @@ static struct allreduce_limits wanted_limits(const allreduce_config_t *config, i
   }
   lower_to_wanted(&limits.ll, config->ll_bytes);
   lower_to_wanted(&limits.wide, config->wide_bytes);
+  lower_to_wanted(&limits.twohop, config->twohop_bytes);
   if (config->scratch_bytes != 0) limits.slots = config->scratch_bytes;
   if (limits.slots < least) limits.slots = least;
   return limits;
@@ -127,7 +129,7 @@ static ncclResult_t introduce(struct allreduce_handle *h, struct allreduce_offer
 
 static size_t scratch_bytes(const struct allreduce_handle *h)
 {
-  return allreduce_slots_at(h->n) + h->limits.slots;
+  return allreduce_lines_of(h->n, ALLREDUCE_PUSH).at + h->limits.slots;
 }
 
 /* Allocates scratch memory, whose flags and lines are 0, and the state. Local. */
@@ -142,7 +144,7 @@ static ncclResult_t make_memory(struct allreduce_handle *h, uint64_t calls_befor
                                   cudaHostAllocMapped | cudaHostAllocPortable));
   memset(h->error, 0, sizeof(*h->error));
   ALLREDUCE_NCCLTRY(ncclMemAlloc((void **)&h->scratch, scratch_bytes(h)));
-  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, allreduce_slots_at(h->n)));
+  ALLREDUCE_CUDATRY(cudaMemset(h->scratch, 0, scratch_bytes(h) - h->limits.slots));
   ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* before a peer can reach it */
   return ncclSuccess;
 }

@@ -28,7 +28,7 @@
  * The calls of allreduce_run on a handle are the same on all ranks: order, count, type, window and
  * offset of recvbuff. If ranks differ in this, every rank that notices reports it in
  * allreduce_get_async_error. (Small calls allow different offsets.) The ranks compare 16 bits, and
- * no windows: another window, and one pair of counts in 65,536, go unnoticed, and the result is
+ * no windows: another window, and one pair of counts in 65,536, go unnoticed, and results are
  * wrong.
  *
  * About streams, graphs and room on the GPU:
@@ -76,15 +76,15 @@ typedef struct allreduce_handle *allreduce_t;
 #define ALLREDUCE_MAX_RANKS 72   /* the largest NVLink domain today */
 #define ALLREDUCE_MAX_WINDOWS 64 /* of a handle */
 
-/* Zeros are the defaults. For max_blocks, ll_bytes, wide_bytes and scratch_bytes all ranks use the
- * lowest value that any of them gave; calls_before is the same on all. */
+/* Zeros are the defaults. For max_blocks and what ends in _bytes all ranks use the lowest value
+ * that any of them gave; calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
-  /* The most bytes of a vector that goes as LL lines, and the most that a rank sends to the others
-   * as wide lines (allreduce_lines.cuh); larger calls are pushed (allreduce_push.cuh). 0: the
-   * fastest measured, < 0: none */
-  long ll_bytes, wide_bytes;
+  /* The most bytes of a vector that goes as LL lines, that a rank sends to the others as wide lines
+   * (allreduce_lines.cuh), and of a vector that takes two hops (allreduce_twohop.cuh); larger calls
+   * are pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */
+  long ll_bytes, wide_bytes, twohop_bytes;
   size_t scratch_bytes;  /* of device memory for pushed calls; 0: 48 MiB (README.md has times) */
   int no_early_launch;   /* 1: a call begins when the previous kernel in the stream has ended */
   uint64_t calls_before; /* for tests: the first call is in the next epoch */
@@ -96,7 +96,7 @@ typedef struct {
  * than the headers, or, with headers of 2.28, not exactly their release, or it was built with CUDA
  * before 12.3. allreduce_last_error names the reason. On failure *handle is NULL. `config` may be
  * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0), may come from
- * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 10 to 18 MiB more
+ * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 50 to 56 MiB more
  * of device memory. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);

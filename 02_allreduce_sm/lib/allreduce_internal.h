@@ -80,13 +80,9 @@ const char *allreduce_nccl_reason(ncclResult_t result);
 
 /* ---- the method of a call, and its blocks ---------------------------------------------------- */
 
-enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOHOP, ALLREDUCE_PUSH };
-enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
-
 struct allreduce_launch {
   enum allreduce_method method;
   int blocks, threads; /* threads of a block */
-  bool early;          /* may it begin while the kernel before it ends? */
   size_t slot;         /* of pushes: the most bytes of a chunk */
 };
 
@@ -96,6 +92,7 @@ struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes of a vector that goes as LL lines */
   size_t wide;                      /* the most bytes that a rank sends as wide lines */
+  size_t twohop;                    /* the most bytes of a vector that takes two hops */
   size_t slots;                     /* bytes of scratch memory for chunks: of all slots of a rank */
 };
 

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AllReduce by lines: for small and medium vectors, whose time depends on how often GPUs wait for
- * each other.
- *
- * One hop (one-shot): every rank stores its vector to every other rank, as lines in scratch memory
- * that only this library uses, so it need not wait before. Then it waits for the lines of the
- * others: a rank that sees a tag has the data as well. So there is one trip over the link, and no
- * barrier. The tag of a line contains the epoch of the call (allreduce_protocol.h).
- *
- * Two hops, for medium vectors of three and more ranks: each rank adds one slice of the vector,
- * which it gets as lines from all, and sends the sums to all as lines. That is a second trip, but
- * n / 2 times fewer bytes.
+/* AllReduce by lines with tags, in one hop (one-shot): for small vectors, whose time depends on how
+ * often GPUs wait for each other. Every rank stores its vector to every other rank, as lines in
+ * scratch memory that only this library uses, so it need not wait before. Then it waits for the
+ * lines of the others: a rank that sees a tag has the data as well. So there is one trip over the
+ * link, and no barrier. The tag of a line contains the epoch of the call (allreduce_protocol.h).
  *
  *   LL      (NCCL's name) 8 bytes of data and the tag, by one thread
  *   wide    120 bytes of data in eight pieces of 16 bytes, by eight threads of a warp. One byte of
@@ -22,8 +16,7 @@
  * finished e - 1, because the calls of a handle follow each other on every rank. And:
  *   (1) A rank that receives a line or a flag of e from A knows that A has finished e - 1.
  *   (2) A rank that has finished e has a line or a flag of e from every other rank: a call has at
- *       least one element, so with lines it waits for one; pushes wait for flags. (With two hops
- *       each slice has the same number of lines, some of them empty.)
+ *       least one element, so with lines it waits for one; pushes and two hops wait for flags.
  * In e, A stores lines into its part at B, which has one half for odd and one for even epochs:
  *
  *   A   e - 2   lines to half 0
@@ -53,6 +46,7 @@
 /* ---- a thread's share of the lines ----------------------------------------------------------- */
 
 enum { LL = 1, WIDE = ALLREDUCE_WIDE_PIECES }; /* threads of a line */
+enum { BARE = 2 };                             /* a line without tag: allreduce_twohop.cuh */
 
 /* 16 bytes of each line: thread i has words 2 i and 2 i + 1; the last thread has one word. L is LL
  * or WIDE. */
@@ -76,18 +70,11 @@ struct line_share {
   }
   __device__ __forceinline__ uint64_t load_word(size_t i) const
   {
-    const char *from = send + i * 8;
-    return ((uintptr_t)send & 7) == 0 && i * 8 + 8 <= bytes
-               ? *(const uint64_t *)from
-               : load_elements<T, uint64_t>(from, send, send + bytes);
+    return load_aligned<T, uint64_t>(send + i * 8, send, send + bytes);
   }
   __device__ __forceinline__ void store_word(size_t i, uint64_t value) const
   {
-    char *to = recv + i * 8;
-    if (((uintptr_t)recv & 7) == 0 && i * 8 + 8 <= bytes)
-      *(uint64_t *)to = value;
-    else
-      store_elements<T, uint64_t>(to, value, recv, recv + bytes);
+    store_aligned<T>(recv + i * 8, value, recv, recv + bytes);
   }
   __device__ __forceinline__ ulonglong2 load(size_t line) const
   {
@@ -97,11 +84,11 @@ struct line_share {
     if (thread < L - 1 && i + 1 < count) v.y = load_word(i + 1);
     return v;
   }
-  __device__ __forceinline__ void store(size_t line, uint64_t x, uint64_t y) const
+  __device__ __forceinline__ void store(size_t line, ulonglong2 v) const
   {
     const size_t i = first(line);
-    if (L == LL || i < count) store_word(i, x);
-    if (thread < L - 1 && i + 1 < count) store_word(i + 1, y);
+    if (L == LL || i < count) store_word(i, v.x);
+    if (thread < L - 1 && i + 1 < count) store_word(i + 1, v.y);
   }
 };
 
@@ -109,7 +96,7 @@ struct line_share {
 template <int L>
 static __device__ __forceinline__ uint64_t mark_of(uint64_t tag)
 {
-  return L == LL ? tag : (uint64_t)allreduce_mark(tag, threadIdx.x % L) << 56;
+  return L != WIDE ? tag : (uint64_t)allreduce_mark(tag, threadIdx.x % L) << 56;
 }
 
 /* Makes room for the mark: the last byte of a thread's second word moves to the last thread of the
@@ -138,7 +125,7 @@ static __device__ __forceinline__ uint64_t fill_room(uint64_t second)
  * false if it gave up. */
 template <int N, int L, int G>
 static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, size_t at, int first,
-                                                   uint64_t tag, struct allreduce_line l[G])
+                                                   uint64_t tag, ulonglong2 l[G])
 {
   char *part =
       a.scratch[a.rank] + allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), first) + at;
@@ -157,96 +144,83 @@ static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, size
       if (from[g] != NULL) l[g] = load_line(from[g]);
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if ((l[g].tag ^ mark) >> (L == LL ? 0 : 56) != 0) late = first + g;
+      if (L == BARE ? l[g].y == 0 : (l[g].y ^ mark) >> (L == LL ? 0 : 56) != 0) late = first + g;
     /* the threads of a warp stay together: they exchange bytes below */
-    const unsigned waiting = L == LL ? late >= 0 : __ballot_sync(~0u, late >= 0);
+    const unsigned waiting = L == WIDE ? __ballot_sync(~0u, late >= 0) : late >= 0;
     if (waiting == 0) break;
     if (!timer.long_wait()) continue;
-    if (L != LL) late = __shfl_sync(~0u, late, __ffs(waiting) - 1);
+    if (L == WIDE) late = __shfl_sync(~0u, late, __ffs(waiting) - 1);
     const bool gave_up = give_up(a, tag, timer, late);
-    if (L == LL ? gave_up : __any_sync(~0u, gave_up)) return false;
+    if (L == WIDE ? __any_sync(~0u, gave_up) : gave_up) return false;
   }
 #pragma unroll
-  for (int g = 0; g < G; g++)
-    if (L != LL && from[g] != NULL) {
-      store_line(from[g], 0, 0);
-      l[g].tag = fill_room(l[g].tag); /* is data now */
+  for (int g = 0; g < G; g++) {
+    if (L == LL || from[g] == NULL) continue;
+    store_line(from[g], 0, 0);
+    if (L == WIDE) l[g].y = fill_room(l[g].y); /* is data now */
+    if (L != BARE) continue;
+    if (l[g].y == 1) { /* the flag of the line says what it is */
+      const char *flag = from[g] - at + allreduce_line_flag_at(a.lines, at);
+      const int sent = await_flag(a, flag, tag, 0, first + g);
+      if (sent < 0) return false;
+      l[g].y = sent;
     }
+    l[g].y ^= ALLREDUCE_KEY;
+  }
+  return true;
+}
+
+/* Waits for this thread's 16 bytes of all ranks, and adds them and those of this one, in rank
+ * order. */
+template <typename S, int L, int N>
+static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t at, uint64_t tag,
+                                                 ulonglong2 own, ulonglong2 *result)
+{
+  constexpr int MOST = L == LL ? 8 : 4, G = N < MOST ? N : MOST;
+  running_sum<S, ulonglong2> sum; /* what is no data has a sum that is not stored */
+  for (int first = 0; first < ranks(a); first += G) {
+    ulonglong2 l[G];
+    if (!await_lines<N, L, G>(a, at, first, tag, l)) return false;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+      if (first + g < ranks(a)) sum.add(first + g == a.rank ? own : l[g], first + g == 0);
+  }
+  *result = sum.word();
   return true;
 }
 
 /* ---- one AllReduce --------------------------------------------------------------------------- */
 
-/* S defines how elements are added, L is LL or WIDE, HOPS is 1 or 2 (only of wide lines). */
-template <typename S, int N, int L, int HOPS>
+/* S defines how elements are added, L is LL or WIDE. */
+template <typename S, int N, int L>
 static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
 {
-  constexpr int MOST = L == LL ? 8 : 4, G = N < MOST ? N : MOST;
   const line_share<typename S::element, N, L> share(a);
   const size_t step = (size_t)gridDim.x * (blockDim.x / L);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / L;
-  /* a rank adds all lines; with two hops its slice, from line `own` on */
-  const size_t lines = HOPS == 1 ? share.lines() : allreduce_hop_lines(share.lines(), ranks(a));
-  const size_t own = HOPS == 1 ? 0 : a.rank * lines;
+  const size_t lines = share.lines();
   wait_for_kernel_before(a);
   /* in flight together with the epoch: one trip to memory instead of two */
   const ulonglong2 first_share =
-      L != LL || start < lines ? share.load(own + start) : make_ulonglong2(0, 0);
+      L != LL || start < lines ? share.load(start) : make_ulonglong2(0, 0);
   const uint64_t tag = begin_call(a);
   const size_t end = tag != 0 ? lines : 0; /* a rank that has given up sends nothing */
   const size_t mine_at = allreduce_lines_at(a.lines, ranks(a), allreduce_epoch(tag), a.rank);
-  const size_t hop_2 = lines * (16 * L); /* sums are after the lines of the first hop */
-  bool come = true;
 
   for (size_t i = start; i < end; i += step) {
-    ulonglong2 mine = i == start ? first_share : share.load(own + i);
+    const ulonglong2 mine = i == start ? first_share : share.load(i);
     const size_t at = mine_at + i * (16 * L) + share.thread * 16;
-    uint64_t second = make_room<L>(mine.y) | mark_of<L>(tag);
+    const uint64_t second = make_room<L>(mine.y) | mark_of<L>(tag);
 #pragma unroll 1
-    for (int q = 1; q < ranks(a); q++) {
-      const int p = nth_peer(a, q);
-      if (HOPS == 2) {
-        mine = share.load(p * lines + i);
-        second = make_room<L>(mine.y) | mark_of<L>(tag);
-      }
-      store_line(a.scratch[p] + at, mine.x, second);
-    }
+    for (int q = 1; q < ranks(a); q++) store_line(a.scratch[nth_peer(a, q)] + at, mine.x, second);
   }
   announce(a, tag);
   for (size_t i = start; i < end; i += step) {
-    const ulonglong2 mine = i == start ? first_share : share.load(own + i);
-    const size_t at = i * (16 * L) + share.thread * 16;
-    running_sum<S, uint64_t> sum[2];
-    for (int first = 0; come && first < ranks(a); first += G) {
-      struct allreduce_line l[G];
-      come = await_lines<N, L, G>(a, at, first, tag, l);
-#pragma unroll
-      for (int g = 0; g < G; g++)
-        if (first + g < ranks(a)) {
-          const bool is_own = first + g == a.rank;
-          sum[0].add(is_own ? mine.x : l[g].data, first + g == 0);
-          if (L != LL) sum[1].add(is_own ? mine.y : l[g].tag, first + g == 0); /* not the last */
-        }
-    }
-    if (!come) break; /* no more lines will arrive */
-    const uint64_t x = sum[0].word(), y = L == LL ? 0 : sum[1].word();
-    if (HOPS == 2) {
-      const uint64_t second = make_room<L>(y) | mark_of<L>(tag);
-#pragma unroll 1
-      for (int q = 1; q < ranks(a); q++)
-        store_line(a.scratch[nth_peer(a, q)] + mine_at + hop_2 + at, x, second);
-    }
-    share.store(own + i, x, y);
+    ulonglong2 sum = i == start ? first_share : share.load(i);
+    if (!add_lines<S, L>(a, i * (16 * L) + share.thread * 16, tag, sum, &sum))
+      break; /* no more lines will arrive */
+    share.store(i, sum);
   }
-  for (size_t i = start; HOPS == 2 && come && i < end; i += step)
-    for (int first = 0; come && first < ranks(a); first += G) {
-      struct allreduce_line l[G];
-      come = await_lines<N, L, G>(a, hop_2 + i * (16 * L) + share.thread * 16, first, tag, l);
-#pragma unroll
-      for (int g = 0; g < G; g++)
-        if (come && first + g < ranks(a) && first + g != a.rank)
-          share.store((first + g) * lines + i, l[g].data, l[g].tag);
-    }
   launch_next_kernel();
   end_call(a, tag);
 }

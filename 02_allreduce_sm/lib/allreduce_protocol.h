@@ -47,11 +47,13 @@ ALLREDUCE_RULE uint64_t allreduce_epoch(uint64_t tag)
 
 /* ---- scratch memory -------------------------------------------------------------------------- */
 
-/* An LL line (LL: "low latency", as NCCL calls it): 8 bytes of data and the tag, written by one
- * store of 16 bytes and read by one load: a rank that sees the tag has the data as well. */
-struct allreduce_line {
-  uint64_t data, tag;
-};
+/* How a vector goes, in the order of sizes: as lines of three kinds, or by pushes. */
+enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOHOP, ALLREDUCE_PUSH };
+enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
+
+/* 16 bytes are stored and loaded by one instruction. An LL line (LL: "low latency", as NCCL calls
+ * it) is 8 bytes of data and the tag: a rank that sees the tag has the data as well. */
+#define ALLREDUCE_LINE 16
 
 /* A wide line has 120 bytes of data in 128, as eight pieces of 16 bytes. The last byte of each
  * piece is its mark. The data that had its place are in the last piece, which has only one word of
@@ -71,6 +73,12 @@ ALLREDUCE_RULE uint32_t allreduce_mark(uint64_t tag, int piece)
   return 0x80 | (((check >> (2 * piece)) + (uint32_t)(allreduce_epoch(tag) >> 1)) & 0x7f);
 }
 
+/* With two hops a line is 16 bytes of data and nothing else. Its place is 0 in the second word
+ * before, so that word is not sent as it is, but XOR this number. It is NaN in every floating type,
+ * and as an integer it is rare. What would be sent as 0 or 1 is sent as 1, and a flag of the line
+ * says which of them it is. */
+#define ALLREDUCE_KEY 0xfff5ffc3ff96ffd1u
+
 enum allreduce_flag {
   ALLREDUCE_BEGUN, /* this rank is in the call: its tag */
   ALLREDUCE_READY, /* so many chunks of this block are in the slots of the reader */
@@ -79,10 +87,11 @@ enum allreduce_flag {
   ALLREDUCE_FLAGS
 };
 
-/* The flags that count chunks: a tag without the upper 16 bits of its epoch, and the number. */
-ALLREDUCE_RULE uint64_t allreduce_counted(uint64_t tag, uint32_t chunks)
+/* A flag with a number, of chunks for example: a tag without the upper 16 bits of its epoch, and
+ * the number. */
+ALLREDUCE_RULE uint64_t allreduce_counted(uint64_t tag, uint32_t number)
 {
-  return tag << 16 | (chunks & 0xffff);
+  return tag << 16 | (number & 0xffff);
 }
 
 /* Does the flag show this call, and so many chunks or more? It is never 2^15 chunks ahead. */
@@ -92,14 +101,11 @@ ALLREDUCE_RULE int allreduce_counts(uint64_t flag, uint64_t tag, uint32_t chunks
   return flag >> 16 == wanted >> 16 && (uint16_t)(flag - wanted) < 0x8000;
 }
 
-/* The most bytes of a vector that goes as LL lines: above, wide lines are faster. And the most
- * bytes that a rank sends as wide lines. */
+/* The most bytes of a vector that goes as LL lines, that a rank sends as wide lines, of a vector
+ * that takes two hops, and of scratch memory for the chunks of pushes. */
 #define ALLREDUCE_LL_BYTES ((size_t)16 << 10)
-#define ALLREDUCE_WIDE_BYTES ((size_t)4 << 20)
-
-/* The most bytes of a pushed vector whose kernel is launched early: larger calls take longer then.
- * And of scratch memory for the chunks of pushes. */
-#define ALLREDUCE_EARLY_BYTES ((size_t)8 << 20)
+#define ALLREDUCE_WIDE_BYTES ((size_t)768 << 10)
+#define ALLREDUCE_TWOHOP_BYTES ((size_t)8 << 20)
 #define ALLREDUCE_SLOT_BYTES ((size_t)48 << 20)
 
 /* The offset in a rank's scratch memory of a flag of rank `source`, in bytes. */
@@ -109,24 +115,35 @@ ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int bl
   return (row * (size_t)n + (size_t)source) * sizeof(uint64_t);
 }
 
+/* With two hops, the lines that each rank adds. A warp has 32; the last ones may have no bytes of
+ * the vector. */
+ALLREDUCE_RULE uint32_t allreduce_slice_lines(size_t bytes, int n)
+{
+  const uint32_t warps = (uint32_t)((bytes + 511) / 512);
+  return (warps + (uint32_t)n - 1) / (uint32_t)n * 32;
+}
+
 /* The lines of one kind in a rank's scratch memory. Each source has its own part for odd calls and
- * for even calls. The two kinds never share memory, because data of one would be marks of the
- * other. */
+ * for even calls. The kinds never share memory, because data of one would be marks of another. */
 struct allreduce_lines {
   size_t at, part; /* the first byte; bytes of a part */
 };
 
-ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, int wide)
+ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, enum allreduce_method method)
 {
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
   const size_t others = n > 1 ? (size_t)n - 1 : 1;
-  struct allreduce_lines l;
+  const size_t parts[ALLREDUCE_METHODS] = {
+      ALLREDUCE_LL_BYTES / 8 * ALLREDUCE_LINE,
+      (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 16) * ALLREDUCE_WIDE_LINE,
+      2 * allreduce_slice_lines(ALLREDUCE_TWOHOP_BYTES, n) * (ALLREDUCE_LINE + (size_t)8),
+      0 /* pushes have slots, after all lines */
+  };
   /* parts begin at multiples of 128 bytes, so that a wide line is one cache line */
-  l.at = (flags + 127) / 128 * 128;
-  l.part = ALLREDUCE_LL_BYTES / 8 * sizeof(struct allreduce_line);
-  if (wide) {
+  struct allreduce_lines l = {(flags + 127) / 128 * 128, parts[0]};
+  for (int m = 1; m <= (int)method; m++) {
     l.at += 2 * (size_t)n * l.part;
-    l.part = (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 16) * ALLREDUCE_WIDE_LINE;
+    l.part = parts[m];
   }
   return l;
 }
@@ -139,17 +156,11 @@ ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64
   return l.at + (size_t)source * l.part + (epoch & 1 ? (size_t)n * l.part : 0);
 }
 
-/* The slots for chunks are after all lines: lines must not be marks of a slot. */
-ALLREDUCE_RULE size_t allreduce_slots_at(int n)
+/* A part for two hops has lines from its beginning on, and their flags from its end. The flag of
+ * the line at offset `at`: */
+ALLREDUCE_RULE size_t allreduce_line_flag_at(struct allreduce_lines l, size_t at)
 {
-  return allreduce_lines_at(allreduce_lines_of(n, 1), n, 1, n);
-}
-
-/* With two hops, the wide lines that each rank adds, of all lines of the vector. Both are multiples
- * of 4, the lines of a warp. The last ranks may have empty lines. */
-ALLREDUCE_RULE uint32_t allreduce_hop_lines(size_t lines, int n)
-{
-  return ((uint32_t)lines / 4 + (uint32_t)n - 1) / (uint32_t)n * 4;
+  return l.part - at / 2 - 8;
 }
 
 /* ---- slices, rounds and chunks --------------------------------------------------------------- */
@@ -182,7 +193,7 @@ ALLREDUCE_RULE struct allreduce_chunks allreduce_chunks_of(const void *recv, siz
                                      share * 8,
                                      (uint32_t)((per_block + rounds - 1) / rounds * 8),
                                      (uint32_t)rounds,
-                                     allreduce_slots_at(n)};
+                                     allreduce_lines_of(n, ALLREDUCE_PUSH).at};
   return c;
 }
 

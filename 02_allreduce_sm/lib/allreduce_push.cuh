@@ -56,27 +56,16 @@ struct chunk {
   }
 };
 
-/* Are words i to i + n - 1 of the vector whole? Only the first ones and the last one may not be. */
-template <int N>
-static __device__ __forceinline__ bool are_whole(const kernel_args<N> &a, size_t i, uint32_t n)
-{
-  return i * ALLREDUCE_WORD >= a.push.skip &&
-         (i + n) * ALLREDUCE_WORD <= a.push.skip + a.push.bytes;
-}
-
 /* Loads words i, i + 32, ... of this rank's vector, as many as there are up to `end`. */
 template <typename T, int U, int N>
 static __device__ __forceinline__ void load_own(const kernel_args<N> &a, size_t i, size_t end,
-                                                bool whole, uint4 v[U])
+                                                uint4 v[U])
 {
-  const uint4 *from = (const uint4 *)(a.send - a.push.skip);
-  const bool aligned = (uintptr_t)from % ALLREDUCE_WORD == 0;
 #pragma unroll
   for (int u = 0; u < U; u++, i += 32)
     if (i < end)
-      v[u] = whole && aligned
-                 ? from[i]
-                 : load_elements<T, uint4>((const char *)(from + i), a.send, a.send + a.push.bytes);
+      v[u] = load_aligned<T, uint4>(a.send - a.push.skip + i * ALLREDUCE_WORD, a.send,
+                                    a.send + a.push.bytes);
 }
 
 /* Pushes chunk `round` of every other rank's slice into the slots of that rank; but nothing if this
@@ -92,7 +81,7 @@ static __device__ __forceinline__ void push_chunks(const kernel_args<N> &a, uint
     uint4 *to = c.slot(a, p, a.rank);
     for (uint32_t i = warp * 32 * U; i < c.words; i += blockDim.x * U) {
       uint4 v[U];
-      load_own<T, U>(a, c.at + i + lane, c.at + c.words, are_whole(a, c.at + i, 32 * U), v);
+      load_own<T, U>(a, c.at + i + lane, c.at + c.words, v);
 #pragma unroll
       for (int u = 0; u < U; u++)
         if (!given_up && i + u * 32 + lane < c.words) to[i + u * 32 + lane] = v[u];
@@ -111,10 +100,9 @@ static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32
   const chunk<N> c(a, a.rank, round);
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (uint32_t i = warp * 32 * U; i < c.words; i += blockDim.x * U) {
-    const bool whole = are_whole(a, c.at + i, 32 * U);
     running_sum<S, uint4> sum[U];
     uint4 own[U];
-    load_own<T, U>(a, c.at + i + lane, c.at + c.words, whole, own);
+    load_own<T, U>(a, c.at + i + lane, c.at + c.words, own);
     for (int first = 0; first < ranks(a); first += G) {
       uint4 v[U][G];
 #pragma unroll
@@ -137,15 +125,11 @@ static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32
     for (int u = 0; u < U; u++) word[u] = sum[u].word();
     for (int q = 0; q < ranks(a); q++) {
       char *recv = a.recv[nth_peer(a, q)];
-      uint4 *to = (uint4 *)(recv - a.push.skip) + c.at + i + lane;
+      char *to = recv - a.push.skip + (c.at + i + lane) * ALLREDUCE_WORD;
 #pragma unroll
       for (int u = 0; u < U; u++)
-        if (i + u * 32 + lane >= c.words)
-          ;
-        else if (whole)
-          to[u * 32] = word[u];
-        else
-          store_elements<T, uint4>((char *)(to + u * 32), word[u], recv, recv + a.push.bytes);
+        if (i + u * 32 + lane < c.words)
+          store_aligned<T>(to + u * (32 * ALLREDUCE_WORD), word[u], recv, recv + a.push.bytes);
     }
   }
 }

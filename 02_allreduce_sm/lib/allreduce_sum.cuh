@@ -43,6 +43,26 @@ static __device__ __noinline__ void store_elements(char *to, Word word, const ch
   }
 }
 
+/* The same, from an address that may be aligned to a word. */
+template <typename T, typename Word>
+static __device__ __forceinline__ Word load_aligned(const char *from, const char *begin,
+                                                    const char *end)
+{
+  return (uintptr_t)from % sizeof(Word) == 0 && from >= begin && from + sizeof(Word) <= end
+             ? *(const Word *)from
+             : load_elements<T, Word>(from, begin, end);
+}
+
+template <typename T, typename Word>
+static __device__ __forceinline__ void store_aligned(char *to, Word word, const char *begin,
+                                                     const char *end)
+{
+  if ((uintptr_t)to % sizeof(Word) == 0 && to >= begin && to + sizeof(Word) <= end)
+    *(Word *)to = word;
+  else
+    store_elements<T>(to, word, begin, end);
+}
+
 /* How an element is read, added and written. Integers wrap. */
 template <typename T>
 struct same_width {

@@ -12,20 +12,20 @@
  * once, not 128. We rely on more: a torn line was never seen on H100 and H200 over NVLink, in all
  * tests and measurements of this suite, which saw no other GPUs. NCCL's LL128 relies on 128 bytes
  * there. */
-static __device__ __forceinline__ void store_line(void *at, uint64_t data, uint64_t tag)
+static __device__ __forceinline__ void store_line(void *at, uint64_t x, uint64_t y)
 {
   asm volatile("{\n\t.reg .b128 line;\n\tmov.b128 line, {%1, %2};\n\t"
                "st.relaxed.sys.global.b128 [%0], line;\n\t}" ::"l"(at),
-               "l"(data), "l"(tag)
+               "l"(x), "l"(y)
                : "memory");
 }
 
-static __device__ __forceinline__ struct allreduce_line load_line(const void *at)
+static __device__ __forceinline__ ulonglong2 load_line(const void *at)
 {
-  struct allreduce_line l;
+  ulonglong2 l;
   asm volatile("{\n\t.reg .b128 line;\n\tld.relaxed.sys.global.b128 line, [%2];\n\t"
                "mov.b128 {%0, %1}, line;\n\t}"
-               : "=l"(l.data), "=l"(l.tag)
+               : "=l"(l.x), "=l"(l.y)
                : "l"(at)
                : "memory");
   return l;
@@ -185,6 +185,13 @@ static __device__ __forceinline__ void announce(const kernel_args<N> &a, uint64_
     a.state->block[b].epoch = allreduce_epoch(tag);
 }
 
+/* The last call that rank p has announced. */
+template <int N>
+static __device__ __forceinline__ uint64_t begun(const kernel_args<N> &a, int p)
+{
+  return load_acquire(a.scratch[a.rank] + allreduce_flag_at(ranks(a), ALLREDUCE_BEGUN, 0, p));
+}
+
 /* For a waiting loop: poll, and after a long wait call give_up(). */
 struct poll_timer {
   uint32_t polls = 0;
@@ -205,18 +212,33 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t ta
                                             int peer)
 {
   if (*(volatile uint64_t *)&a.state->block[blockIdx.x].broken) return true;
-  const char *begun = a.scratch[a.rank] + allreduce_flag_at(ranks(a), ALLREDUCE_BEGUN, 0, peer);
-  const uint64_t theirs = load_acquire(begun);
+  const uint64_t theirs = begun(a, peer);
   if (allreduce_epoch(theirs) == allreduce_epoch(tag) && theirs != tag)
     report(a, ALLREDUCE_ERROR_COUNT, peer);
-  else if (a.limit != 0 && nanoseconds() - timer.since >= a.limit)
+  else if (a.limit != 0 && nanoseconds() - timer.since >= a.limit) {
+    for (int p = 0; p < ranks(a); p++) /* the peer may wait for a later one, too */
+      if (p != a.rank && allreduce_epoch(begun(a, p)) < allreduce_epoch(tag)) peer = p;
     report(a, ALLREDUCE_ERROR_TIMEOUT, peer);
-  else
+  } else
     return false;
   return true;
 }
 
-/* ---- flags that count chunks ----------------------------------------------------------------- */
+/* ---- flags with a number --------------------------------------------------------------------- */
+
+/* Waits for a flag of this call with this number or more. What it releases is visible afterwards.
+ * Returns its number, or -1 if it gave up. */
+template <int N>
+static __device__ __forceinline__ int await_flag(const kernel_args<N> &a, const char *at,
+                                                 uint64_t tag, uint32_t number, int peer)
+{
+  poll_timer timer;
+  for (;;) {
+    const uint64_t flag = load_acquire(at);
+    if (allreduce_counts(flag, tag, number)) return (int)(flag & 0xffff);
+    if (timer.long_wait() && give_up(a, tag, timer, peer)) return -1;
+  }
+}
 
 /* Tells block b of every other rank. The flag releases all loads and stores of the block. */
 template <int N>
@@ -229,24 +251,16 @@ static __device__ __forceinline__ void tell_all(const kernel_args<N> &a, enum al
     store_release(flag_of(a, p, which, a.rank), allreduce_counted(tag, chunks));
 }
 
-/* Waits until block b of every other rank has told so many chunks. What its flag releases is
- * visible afterwards. Returns false, to all threads, if a wait was given up. One thread polls for
- * each rank: if whole blocks did, they would keep others from their work. */
+/* Waits until block b of every other rank has told so many chunks. Returns false, to all threads,
+ * if a wait was given up. One thread polls for each rank: if whole blocks did, they would keep
+ * others from their work. */
 template <int N>
 static __device__ __forceinline__ bool await_all(const kernel_args<N> &a, enum allreduce_flag which,
                                                  uint64_t tag, uint32_t chunks)
 {
   const int p = threadIdx.x;
-  bool come = true;
-  if (p < ranks(a) && p != a.rank) {
-    const char *theirs = flag_of(a, a.rank, which, p);
-    poll_timer timer;
-    while (!allreduce_counts(load_acquire(theirs), tag, chunks))
-      if (timer.long_wait() && give_up(a, tag, timer, p)) {
-        come = false;
-        break;
-      }
-  }
+  const bool come = p >= ranks(a) || p == a.rank ||
+                    await_flag(a, flag_of(a, a.rank, which, p), tag, chunks, p) >= 0;
   return __syncthreads_and(come);
 }
 

@@ -15,16 +15,31 @@
 
 #include "allreduce_lines.cuh"
 #include "allreduce_push.cuh"
+#include "allreduce_twohop.cuh"
 
 enum { THREADS = 512 }; /* of a block, at most */
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-template <typename S, int N, int L, int HOPS>
-static __global__ void __launch_bounds__(THREADS)
+/* How many blocks of a kernel a multiprocessor runs at once, which is what its launch bounds
+ * promise. */
+static constexpr int fit(enum allreduce_method method)
+{
+  return method == ALLREDUCE_WIDE || method == ALLREDUCE_TWOHOP ? 2 : 1;
+}
+
+template <typename S, int N, int L>
+static __global__ void __launch_bounds__(THREADS, fit(L == LL ? ALLREDUCE_LL : ALLREDUCE_WIDE))
     lines_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  lines_allreduce<S, N, L, HOPS>(a);
+  lines_allreduce<S, N, L>(a);
+}
+
+template <typename S, int N>
+static __global__ void __launch_bounds__(THREADS, fit(ALLREDUCE_TWOHOP))
+    twohop_kernel(const __grid_constant__ kernel_args<N> a)
+{
+  twohop_allreduce<S>(a);
 }
 
 /* Two fit on a multiprocessor, so that the blocks of the next kernel find room when it is launched
@@ -42,10 +57,9 @@ using kernel = void (*)(const kernel_args<N>);
 template <typename S, int N>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
-  constexpr int HOPS = N == 2 ? 1 : 2; /* two ranks never take two hops */
-  return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL, 1>
-         : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE, 1>
-         : method == ALLREDUCE_TWOHOP ? lines_kernel<S, N, WIDE, HOPS>
+  return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL>
+         : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE>
+         : method == ALLREDUCE_TWOHOP ? twohop_kernel<S, N>
                                       : push_kernel<S, N>;
 }
 
@@ -82,7 +96,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   a.error = h->error;
   a.limit = (uint64_t)(h->timeout * 1e9);
   a.count = call->count;
-  a.lines = allreduce_lines_of(h->n, call->launch.method != ALLREDUCE_LL);
+  a.lines = allreduce_lines_of(h->n, call->launch.method);
   a.push = call->push;
   a.check = call->check;
   a.rank = h->rank;
@@ -95,7 +109,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   config.blockDim = dim3(call->launch.threads);
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = h->overlaps && call->launch.early;
+  config.numAttrs = h->overlaps && call->launch.method != ALLREDUCE_PUSH;
   ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, launched, a));
   return ncclSuccess;
 }
@@ -110,30 +124,22 @@ ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct al
 }
 
 /* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
- * for this rank. So load them all now. Also finds how many blocks of each method fit on a
- * multiprocessor, for any type. */
+ * for this rank. So load them all now. */
 template <int N>
-static cudaError_t load(bool *overlaps, size_t fit[ALLREDUCE_METHODS])
+static cudaError_t load(bool *overlaps)
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
   cudaFuncAttributes attributes;
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
-  for (int m = 0; m < ALLREDUCE_METHODS; m++) {
-    fit[m] = m == ALLREDUCE_PUSH ? 1 : ALLREDUCE_MAX_BLOCKS;
+  for (int m = 0; m < ALLREDUCE_METHODS; m++)
     for (ncclDataType_t type : types) {
-      const void *kernel = (const void *)kernel_for<N>((enum allreduce_method)m, type);
-      int blocks = 0;
-      if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, kernel);
-      if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, 0);
       if (e != cudaSuccess) return e;
-      *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
-      if ((size_t)blocks < fit[m]) fit[m] = blocks;
+      e = cudaFuncGetAttributes(&attributes, kernel_for<N>((enum allreduce_method)m, type));
     }
-  }
-  return cudaSuccess;
+  *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
+  return e;
 }
 
 /* ---- is it possible? ------------------------------------------------------------------------- */
@@ -173,18 +179,18 @@ static const char *why_not(const struct allreduce_handle *h, const struct allred
 ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const struct allreduce_offer *ranks,
                                   struct allreduce_limits *limits, const char **why)
 {
-  size_t fit[ALLREDUCE_METHODS];
   int multiprocessors = 0;
   *why = why_not(h, ranks);
   if (**why != '\0') return ncclSuccess;
   ALLREDUCE_CUDATRY(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));
-  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps, fit)
-                    : h->n <= 4 ? load<4>(&h->overlaps, fit)
-                    : h->n <= 8 ? load<8>(&h->overlaps, fit)
-                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps, fit));
+  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps)
+                    : h->n <= 4 ? load<4>(&h->overlaps)
+                    : h->n <= 8 ? load<8>(&h->overlaps)
+                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps));
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
-    limits->blocks[m] = allreduce_least(limits->blocks[m], fit[m] * multiprocessors);
+    limits->blocks[m] =
+        allreduce_least(limits->blocks[m], fit((enum allreduce_method)m) * multiprocessors);
   return ncclSuccess;
 }
 

@@ -8,11 +8,19 @@
 
 #include "allreduce_internal.h"
 
-static const struct allreduce_limits LIMITS = {
-    {264, 264, 264, 132}, ALLREDUCE_LL_BYTES, ALLREDUCE_WIDE_BYTES, ALLREDUCE_SLOT_BYTES};
+static const struct allreduce_limits LIMITS = {{264, 264, 264, 132},
+                                               ALLREDUCE_LL_BYTES,
+                                               ALLREDUCE_WIDE_BYTES,
+                                               ALLREDUCE_TWOHOP_BYTES,
+                                               ALLREDUCE_SLOT_BYTES};
 
-/* Small vectors as lines, larger ones as wide lines, the largest by pushes; never more blocks than
- * there may be, nor lines or slots than have room. */
+static size_t slots_at(int n)
+{
+  return allreduce_lines_of(n, ALLREDUCE_PUSH).at;
+}
+
+/* Small vectors as LL lines, larger ones as wide lines, then in two hops, the largest by pushes;
+ * never more blocks than there may be, nor lines or slots than have room. */
 static void test_choice(void **state)
 {
   (void)state;
@@ -28,13 +36,15 @@ static void test_choice(void **state)
         assert_in_range(s.blocks, 1, blocks);
         assert_true(s.threads >= 128 && s.threads <= 512 && s.threads % 32 == 0);
         assert_true(n <= s.threads);
-        const struct allreduce_lines l = allreduce_lines_of(n, s.method != ALLREDUCE_LL);
+        const struct allreduce_lines l = allreduce_lines_of(n, s.method);
         const size_t wide = (((bytes + 7) / 8 + 14) / 15 + 3) / 4 * 4;
         if (s.method == ALLREDUCE_LL) assert_true((bytes + 7) / 8 * 16 <= l.part);
         if (s.method == ALLREDUCE_WIDE) assert_true(wide * 128 <= l.part);
-        const size_t slice = allreduce_hop_lines(wide, n);
-        if (s.method == ALLREDUCE_TWOHOP)
-          assert_true(n > 2 && slice * (size_t)n >= wide && 2 * slice * 128 <= l.part);
+        const size_t hop = (size_t)allreduce_slice_lines(bytes, n) * ALLREDUCE_LINE;
+        if (s.method == ALLREDUCE_TWOHOP) {
+          assert_true(hop * (size_t)n >= bytes && allreduce_line_flag_at(l, 0) + 8 <= l.part);
+          assert_true(allreduce_line_flag_at(l, 2 * hop - ALLREDUCE_LINE) >= 2 * hop);
+        }
         const size_t slots = ALLREDUCE_SLOTS * (size_t)(n - 1) * (size_t)s.blocks;
         if (s.method == ALLREDUCE_PUSH)
           assert_true(s.slot >= 16384 - 127 && slots * s.slot <= ALLREDUCE_SLOT_BYTES);
@@ -46,22 +56,22 @@ static void test_choice(void **state)
 static void test_limits(void **state)
 {
   (void)state;
-  const struct allreduce_limits none = {{264, 264, 264, 132}, 0, 0, 2 * 2 * 128};
-  const struct allreduce_limits lines = {{264, 264, 264, 132}, ALLREDUCE_LL_BYTES, 0, 1 << 20};
+  const struct allreduce_limits none = {{264, 264, 264, 132}, 0, 0, 0, 2 * 2 * 128};
+  const struct allreduce_limits lines = {{264, 264, 264, 132}, ALLREDUCE_LL_BYTES, 0, 0, 1 << 20};
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose(16 << 10, 2, LIMITS).method, ALLREDUCE_LL);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
-  assert_int_equal(allreduce_choose(4 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
-  assert_int_equal(allreduce_choose((4 << 20) + 4, 2, LIMITS).method, ALLREDUCE_PUSH);
+  assert_int_equal(allreduce_choose(768 << 10, 2, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose((768 << 10) + 4, 2, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose(8 << 20, 2, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose((8 << 20) + 4, 2, LIMITS).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
   assert_int_equal(allreduce_choose(256 << 10, 4, LIMITS).method, ALLREDUCE_WIDE);
   assert_int_equal(allreduce_choose((256 << 10) + 4, 4, LIMITS).method, ALLREDUCE_TWOHOP);
-  assert_int_equal(allreduce_choose(4 << 20, 4, LIMITS).method, ALLREDUCE_PUSH);
+  assert_int_equal(allreduce_choose(8 << 20, 4, LIMITS).method, ALLREDUCE_TWOHOP);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, lines).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose(1 << 20, 2, none).slot, 256); /* a block is all there is */
   assert_int_equal(allreduce_choose(1 << 20, 2, none).blocks, 1);
-  assert_true(allreduce_choose(ALLREDUCE_EARLY_BYTES, 4, LIMITS).early);
-  assert_false(allreduce_choose(ALLREDUCE_EARLY_BYTES + 4, 4, LIMITS).early);
 }
 
 /* The chunks of all slices, rounds and blocks are the vector, each word once. They begin at lines
@@ -84,14 +94,14 @@ static void check_chunks(size_t skip, size_t bytes, int n, int blocks, size_t mo
       }
   for (size_t i = 0; i < words; i++) assert_int_equal(times[i], 1);
   for (size_t i = words; i < sizeof times; i++) assert_int_equal(times[i], 0);
-  size_t end = allreduce_slots_at(n);
+  size_t end = slots_at(n);
   for (int i = 1; i < n; i++)
     for (int b = 0; b < blocks; b++)
       for (uint32_t round = 0; round < ALLREDUCE_SLOTS; round++) {
         assert_true(allreduce_slot_at(c, i, round, b, blocks) >= end);
         end = allreduce_slot_at(c, i, round, b, blocks) + c.chunk * ALLREDUCE_WORD;
       }
-  assert_true(end <= allreduce_slots_at(n) + (size_t)(n - 1) * (size_t)blocks * 2 * most);
+  assert_true(end <= slots_at(n) + (size_t)(n - 1) * (size_t)blocks * 2 * most);
 }
 
 static void test_chunks(void **state)
@@ -140,8 +150,8 @@ static void test_scratch(void **state)
   }
   for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {
     size_t end = allreduce_flag_at(n, ALLREDUCE_ENDED, ALLREDUCE_MAX_BLOCKS - 1, n - 1) + 8;
-    for (int wide = 0; wide < 2; wide++) {
-      const struct allreduce_lines l = allreduce_lines_of(n, wide);
+    for (int m = ALLREDUCE_LL; m < ALLREDUCE_PUSH; m++) {
+      const struct allreduce_lines l = allreduce_lines_of(n, (enum allreduce_method)m);
       for (uint64_t number = 2; number < 4; number++)
         for (int source = 0; source < n; source++) {
           assert_true(allreduce_lines_at(l, n, number, source) >= end);
@@ -151,7 +161,7 @@ static void test_scratch(void **state)
       assert_int_equal(l.at % 128, 0);
       assert_int_equal(l.part % 128, 0);
     }
-    assert_true(end <= allreduce_slots_at(n));
+    assert_true(end <= slots_at(n));
   }
 }
 
@@ -176,13 +186,13 @@ static void test_header(void **state)
   size_t least = SIZE_MAX, most = 0;
   (void)state;
   for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {
-    const size_t mib = allreduce_slots_at(n) >> 20;
+    const size_t mib = slots_at(n) >> 20;
     if (mib < least) least = mib;
     if (mib > most) most = mib;
   }
   header_says("takes scratch_bytes and %zu to %zu MiB more", least, most + 1);
   header_says("for pushed calls; 0: %zu MiB", ALLREDUCE_SLOT_BYTES >> 20);
-  header_says("calls of up to %zu MiB are launched while", ALLREDUCE_EARLY_BYTES >> 20);
+  header_says("calls of up to %zu MiB are launched while", ALLREDUCE_TWOHOP_BYTES >> 20);
   header_says("is this late; 0: %d s, < 0: never", ALLREDUCE_TIMEOUT);
   header_says("The ranks compare %d bits", ALLREDUCE_CHECK_BITS);
 }

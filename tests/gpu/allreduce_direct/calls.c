@@ -31,8 +31,10 @@ allreduce_t make_handle(struct test *t, const allreduce_config_t *config)
 allreduce_config_t small_limits(const struct test *t)
 {
   const int n = t->me->nranks;
-  return (allreduce_config_t){
-      .ll_bytes = 300, .wide_bytes = 4000L * n, .scratch_bytes = (size_t)n * 2 * 512};
+  return (allreduce_config_t){.ll_bytes = 300,
+                              .wide_bytes = 1500L * (n - 1),
+                              .twohop_bytes = 8000,
+                              .scratch_bytes = (size_t)n * 2 * 512};
 }
 
 void destroy_handle(struct test *t, allreduce_t handle)
@@ -75,6 +77,12 @@ void call_fill(const struct call *k, int rank, char *to)
       break;
     }
     memcpy(to + i * k->size, &bits, k->size);
+  }
+  /* Words that the second hop cannot send as they are: rank 0 or 1 has them, and the sum is one. */
+  for (size_t at = 8; k->type <= ncclUint64 && at + 8 <= k->count * k->size; at += 16) {
+    const uint64_t random = hash(k->seed * 7919ull + at);
+    const uint64_t word = (int)(random & 1) == rank ? ALLREDUCE_KEY ^ (random >> 1 & 1) : 0;
+    if (random >> 60 == 0) memcpy(to + at, &word, 8);
   }
 }
 

@@ -49,11 +49,11 @@ static void run_calls(struct test *t, struct calls *c, const allreduce_config_t 
 /* Every type with counts around the borders of words, lines and methods. */
 static void test_types(struct test *t)
 {
-  static const size_t bytes[] = {8, 16, 24, 120, 128, 296, 304, 480, 8000, 8008, 40000};
+  static const size_t bytes[] = {8, 16, 24, 120, 128, 296, 304, 1500, 1504, 8000, 8008, 40000};
   const allreduce_config_t config = small_limits(t);
   struct calls *c = no_calls();
   for (int i = 0; i < NTYPES; i++)
-    for (int b = 0; b < 11; b++)
+    for (int b = 0; b < 12; b++)
       for (unsigned more = 0; more < 2; more++) {
         const size_t count = bytes[b] / allreduce_size_of(TYPES[i]) + more;
         calls_add(t->bytes, c, TYPES[i], count, (unsigned)(i * 100 + b * 2) + more);
@@ -116,8 +116,8 @@ static void test_limits(struct test *t)
   if (t->me->rank == t->me->nranks - 1) config.max_blocks = 1;
   run_calls(t, random_calls(t, 40, 6), &config, 0, "fewer blocks than wanted on one rank");
   config = small_limits(t);
-  if (t->me->rank == 0) config.wide_bytes = -1;
-  run_calls(t, random_calls(t, 40, 7), &config, 0, "no wide lines on one rank");
+  if (t->me->rank == 0) config.twohop_bytes = -1;
+  run_calls(t, random_calls(t, 40, 7), &config, 0, "no two hops on one rank");
   config = small_limits(t);
   config.no_early_launch = 1;
   allreduce_t handle = make_handle(t, &config);
@@ -204,8 +204,8 @@ static void say_what_came_of_it(struct test *t)
     launcher_print_ranks(t->me, "rank %d: %s: %s\n", t->me->rank, ncclGetErrorString(found),
                          allreduce_last_error());
   else
-    launcher_print_ranks(t->me, "rank %d: wide lines up to %zu bytes\n", t->me->rank,
-                         handle->limits.wide);
+    launcher_print_ranks(t->me, "rank %d: two hops up to %zu bytes\n", t->me->rank,
+                         handle->limits.twohop);
   LIBRARYCHECK(allreduce_destroy(handle));
 }
 

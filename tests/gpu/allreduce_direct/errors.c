@@ -49,8 +49,8 @@ static void test_refusals(struct test *t)
   result(t, code, "refusals");
 }
 
-/* Rank 0 calls for something else: all find out, and nothing is written that someone has not agreed
- * to. Only with lines the places of results may differ. */
+/* Rank 0 calls for something else: all find out, and nothing is written after a rank's own
+ * elements. Only with lines the places of results may differ. */
 struct disagreement {
   const char *what;
   size_t mine, theirs; /* counts of rank 0 and of the others */
@@ -62,6 +62,7 @@ static void test_disagreement(struct test *t, const struct disagreement *d)
 {
   allreduce_config_t config = small_limits(t);
   const bool odd = t->me->rank == 0;
+  const size_t count = odd ? d->mine : d->theirs;
   float *recv = (float *)(void *)t->recv + (odd ? d->recv_at : 0);
   float *send = (float *)(void *)t->send;
   config.timeout_seconds = 20;
@@ -69,12 +70,11 @@ static void test_disagreement(struct test *t, const struct disagreement *d)
   launcher_step(d->what);
   CUDACHECK(cudaMemset(t->recv, 0xa5, 1 << 20));
   launcher_barrier(t->me);
-  LIBRARYCHECK(allreduce_run(handle, send, recv, odd ? d->mine : d->theirs,
-                             odd ? d->type : ncclFloat, t->stream));
+  LIBRARYCHECK(allreduce_run(handle, send, recv, count, odd ? d->type : ncclFloat, t->stream));
   int code = found_error(t, handle) == ncclInvalidArgument ? EXIT_VERIFIED : EXIT_WRONG_DATA;
   launcher_barrier(t->me);
   CUDACHECK(cudaMemcpy(t->host, t->recv, 1 << 20, cudaMemcpyDeviceToHost));
-  for (size_t i = (d->mine < d->theirs ? d->mine : d->theirs) * 4; i < (1 << 20); i++)
+  for (size_t i = count * 4; i < (1 << 20); i++)
     if ((unsigned char)t->host[i] != 0xa5) code = EXIT_WRONG_DATA;
   destroy_handle(t, handle);
   result(t, code, d->what);
@@ -116,7 +116,7 @@ void test_errors(struct test *t)
   static const struct disagreement rows[] = {
       {"counts differ, lines", 10, 11, ncclFloat, 0},
       {"counts differ, wide lines", 110, 111, ncclFloat, 0},
-      {"counts differ, two hops", 500, 501, ncclFloat, 0}, /* of more than two ranks */
+      {"counts differ, two hops", 500, 501, ncclFloat, 0},
       {"counts differ, pushes", 9000, 9001, ncclFloat, 0},
       {"counts differ, two methods", 9000, 10, ncclFloat, 0},
       {"counts differ, two kinds of lines", 10, 110, ncclFloat, 0},

@@ -45,7 +45,7 @@ static int run_case(int n, ncclDataType_t type, int blocks)
     job.recv[p] = device_memory(ONE_GPU_ROOM);
     job.inputs[p] = device_memory(ONE_GPU_ROOM);
     job.results[p] = device_memory(ONE_GPU_ROOM);
-    job.scratch[p] = device_memory(allreduce_slots_at(n) +
+    job.scratch[p] = device_memory(allreduce_lines_of(n, ALLREDUCE_PUSH).at +
                                    (size_t)n * ONE_GPU_BLOCKS * ALLREDUCE_SLOTS * ONE_GPU_SLOT);
     job.state[p] = device_memory(sizeof *job.state[p]);
     for (int i = 0; i < c.n; i++) call_fill(&c.call[i], p, host + c.call[i].at + GUARD);

@@ -3,6 +3,7 @@
 
 #include "allreduce_lines.cuh"
 #include "allreduce_push.cuh"
+#include "allreduce_twohop.cuh"
 
 /* One call of one rank, in device memory. */
 template <int N>
@@ -62,11 +63,11 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
     if (s.bytes == 0)
       ; /* nothing is launched */
     else if (s.method == ALLREDUCE_LL)
-      lines_allreduce<S, N, LL, 1>(s.args);
+      lines_allreduce<S, N, LL>(s.args);
     else if (s.method == ALLREDUCE_WIDE)
-      lines_allreduce<S, N, WIDE, 1>(s.args);
+      lines_allreduce<S, N, WIDE>(s.args);
     else if (s.method == ALLREDUCE_TWOHOP)
-      lines_allreduce<S, N, WIDE, 2>(s.args);
+      twohop_allreduce<S>(s.args);
     else
       push_allreduce<S, 2>(s.args);
     meet_own_blocks(s.came, meetings);
@@ -118,7 +119,7 @@ static void launch(const one_gpu *job, const calls *c, const enum allreduce_meth
       s.args.error = &job->error[rank];
       s.args.limit = job->limit;
       s.args.count = k.count;
-      s.args.lines = allreduce_lines_of(n, methods[i] != ALLREDUCE_LL);
+      s.args.lines = allreduce_lines_of(n, methods[i]);
       if (k.count > 0)
         s.args.push = allreduce_chunks_of(s.to, k.count * k.size, n, blocks, ONE_GPU_SLOT);
       s.args.check = allreduce_check(k.count, k.type, 0);
