@@ -170,12 +170,6 @@ static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, 
   *attributes = {80, 128}; /* each takes time here, and 72 ranks need as many */
   return cudaSuccess;
 }
-template <typename K>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, K, int, size_t)
-{
-  *blocks = 1;
-  return cudaSuccess;
-}
 
 #include <cuda_functions.h>
 #include <cuda_ptx.h>
