@@ -20,7 +20,8 @@
 /* ---- tags: epoch and check ------------------------------------------------------------------- */
 
 /* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
- * not counted. Everything that a rank writes into another rank's scratch memory carries a tag: the
+ * not counted. What a rank writes into another rank's scratch memory carries a tag (but lines that
+ * take two hops do not): the
  * epoch in the upper 48 bits, and 16 bits that depend on count and type, and for pushes on the
  * place of the receive buffer. The reader sees whether the tag belongs to this call, and whether
  * both ranks made the same call. The second check misses one pair of counts in 65,536; 1 and 2899
