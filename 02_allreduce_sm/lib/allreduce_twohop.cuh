@@ -5,7 +5,8 @@
  *
  * A line is 16 bytes of data, and has no tag that shows its arrival: the second word of its place
  * is 0 before, and is not 0 in a line (allreduce_protocol.h). Whoever has read a line sets its
- * place to 0 again. So all bytes that go over the link are data.
+ * place to 0 again. So all bytes that go over the link are data. Both words arrive together
+ * (store_line).
  *
  * Why no line is overwritten before it has been read, and none of another call is read. Let A and B
  * be two ranks and e an epoch. As in allreduce_lines.cuh:
