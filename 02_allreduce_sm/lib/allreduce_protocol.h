@@ -21,11 +21,11 @@
 
 /* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
  * not counted. What a rank writes into another rank's scratch memory carries a tag, except lines
- * that take two hops: the epoch in the upper 48 bits, and 16 bits that depend on count and type, and
- * for pushes on the place of the receive buffer. The reader sees whether the tag belongs to this
- * call, and whether both ranks made the same call. The second check misses one pair of counts in
- * 65,536; 1 and 2899 floats are such a pair. A 48-bit epoch wraps only after about 18 years of one
- * call every 2 us. */
+ * that take two hops: the epoch in the upper 48 bits, and 16 bits that depend on count and type,
+ * and for pushes on the place of the receive buffer. The reader sees whether the tag belongs to
+ * this call, and whether both ranks made the same call. The second check misses one pair of counts
+ * in 65,536; 1 and 2899 floats are such a pair. A 48-bit epoch wraps only after about 18 years of
+ * one call every 2 us. */
 #define ALLREDUCE_CHECK_BITS 16
 
 /* `place` is the offset of the receive buffer in its window, to which the other ranks push sums.
