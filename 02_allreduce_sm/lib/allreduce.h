@@ -23,7 +23,9 @@
  *   all ranks. It is the send buffer, on any of the ranks, or has no byte in common with it.
  * - When a call has finished on a rank, no other rank accesses its buffers any more. So no barrier
  *   is needed before they are reused, deregistered or freed. After an error this is different: see
- *   allreduce_get_async_error.
+ *   allreduce_get_async_error. Several GPUs in one process need more: freeing memory (destroy does,
+ *   too) may wait for all GPUs, and a collective on one of them for the rank that frees. So none
+ *   starts other NCCL work before all have freed.
  *
  * The calls of allreduce_run on a handle are the same on all ranks: order, count, type, window and
  * offset of recvbuff. If ranks differ in this, every rank that notices reports it in

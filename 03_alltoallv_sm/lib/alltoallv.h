@@ -30,7 +30,10 @@
  *   (cudaStreamPerThread is many streams: use it from one thread.) Stream NULL is what it is for
  *   these sources: compile them and your program with the same choice of default stream.
  * - No barrier is needed before memory is freed either: when a rank's exchanges are over, all that
- *   peers store into its receive buffers has arrived. unregister and destroy wait for that.
+ *   peers store into its receive buffers has arrived. unregister and destroy wait for that. Several
+ *   GPUs in one process need more: freeing memory (destroy does, too) may wait for all GPUs, and a
+ *   collective on one of them for the rank that frees. So none starts other NCCL work before all
+ *   have freed.
  * - From compute capability 9.0 on an exchange is launched while the previous kernel of the stream
  *   ends, and waits for it. If that was launched so, it must have waited, too. NCCL's symmetric
  *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel, or set
