@@ -67,7 +67,7 @@ static bool local_pass(struct test *t, size_t n, bool gradient, size_t shift, en
   e.m.config = w.m.config;
   for (size_t i = 0; i < n; i++) w.residual[i] = element(t, kind == NONFINITE ? TIES : kind);
   for (size_t i = 0; i < n; i++) values[i] = element(t, kind);
-  float *added_to = (float *)w.gradient + shift; /* not always at a multiple of 16 bytes */
+  float *gradient = (void *)w.gradient, *added_to = gradient + shift; /* not always at 16 bytes */
   CUDACHECK(cudaMemcpy(added_to, values, n * sizeof(float), cudaMemcpyHostToDevice));
   w.m.constants.raise_steps = SPARSE_MAX_RAISES;
   w.m.constants.raise_factor = 1.03;
