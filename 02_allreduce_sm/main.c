@@ -135,7 +135,7 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclMemFree(recvbuff));
   free(host);
   CUDACHECK(cudaStreamDestroy(stream));
-  NCCLCHECK(ncclCommFinalize(comm));
+  NCCLCHECK(ncclCommFinalize(comm)); /* NCCL ends what it still has to do, together */
   NCCLCHECK(ncclCommDestroy(comm));
   launcher_barrier(me);
   if (code == EXIT_VERIFIED) launcher_print(me, "All resources cleaned up successfully\n");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, 32- and
- * 64-bit integers over ranks that reach each other's memory.
+/* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, and of
+ * integers of 32 and 64 bits, signed or not, over ranks that reach each other's memory.
  *
  *   ncclMemAlloc(&recvbuff, bytes);
  *   ncclCommWindowRegister(comm, recvbuff, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);    all ranks
@@ -9,7 +9,7 @@
  *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    all ranks, many times
  *   cudaStreamSynchronize(stream);
  *   allreduce_get_async_error(handle, &result);
- *   allreduce_destroy(handle);                                                          all ranks
+ *   allreduce_destroy(handle);                      it forgets the windows, too;        all ranks
  *   ncclCommWindowDeregister(comm, window);                                             all ranks
  *
  * The sum is made in the order of the ranks, so it has the same bits on every rank, in every run
@@ -78,8 +78,8 @@ typedef struct allreduce_handle *allreduce_t;
 #define ALLREDUCE_MAX_RANKS 72   /* the largest NVLink domain today */
 #define ALLREDUCE_MAX_WINDOWS 64 /* of a handle */
 
-/* Zeros are the defaults. For max_blocks, ll_bytes, wide_bytes and scratch_bytes all ranks use the
- * lowest value that any of them gave; calls_before is the same on all. */
+/* Zeros are the defaults, and count as them. For max_blocks, ll_bytes, wide_bytes and scratch_bytes
+ * all ranks use the lowest value that any of them gave; calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
