@@ -56,9 +56,10 @@ struct group {
 
 /* Threads of a block that wait for each other. */
 struct barrier {
-  unsigned arrived, count,
-      result;    /* how many, with how many values that are true; the last result */
-  uint64_t done; /* times so far */
+  unsigned arrived; /* so many threads, */
+  unsigned count;   /* with so many values that are true */
+  unsigned result;  /* the last count */
+  uint64_t done;    /* times so far */
 };
 
 struct block {
