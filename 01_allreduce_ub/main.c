@@ -92,9 +92,9 @@ static int run(const struct rank *me, const struct options *opt)
 
   launcher_step("STEP 4: registration of both buffers");
   /* The calls are local, but they are a promise: if one rank calls a collective on registered
-   * buffers, all must, and with NVLS at the same offset in them. NCCL uses registered buffers only
-   * if both of a call are. Success does not mean that NCCL can use a buffer: the handle may be
-   * NULL, which ncclCommDeregister accepts. */
+   * buffers, all must, and with NVLS at the same offset in them. NCCL uses them only if both
+   * buffers of the call are registered. Success does not mean that NCCL can use a buffer: the
+   * handle may be NULL, which ncclCommDeregister accepts. */
   void *send_handle = NULL, *recv_handle = NULL;
   NCCLCHECK(ncclCommRegister(comm, sendbuff, bytes, &send_handle));
   NCCLCHECK(ncclCommRegister(comm, recvbuff, bytes, &recv_handle));
@@ -122,9 +122,8 @@ static int run(const struct rank *me, const struct options *opt)
                                            : "Results are WRONG, see standard error\n");
 
   launcher_step("STEP 8: cleanup");
-  /* No more calls use this memory: not in this rank's stream, and not those of the other ranks,
-   * which may read it until they are here, too. Deregistration needs communicator and memory: these
-   * go last. */
+  /* No call may use this memory any more. Our own stream: hence the wait. Another rank may read our
+   * memory until it reaches the barrier. Deregister first: that needs communicator and memory. */
   CUDACHECK(cudaStreamSynchronize(stream));
   launcher_barrier(me);
   NCCLCHECK(ncclCommDeregister(comm, send_handle));
@@ -134,7 +133,7 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclMemFree(recvbuff));
   free(host);
   CUDACHECK(cudaStreamDestroy(stream));
-  NCCLCHECK(ncclCommFinalize(comm));
+  NCCLCHECK(ncclCommFinalize(comm)); /* NCCL ends what it still has to do, together */
   NCCLCHECK(ncclCommDestroy(comm));
   launcher_barrier(me);
   if (code == EXIT_VERIFIED) launcher_print(me, "All resources cleaned up successfully\n");

@@ -96,14 +96,16 @@ static int run(const struct rank *me, const struct options *opt)
   ncclWindow_t send_window = NULL, recv_window = NULL;
   NCCLCHECK(ncclCommWindowRegister(comm, sendbuff, bytes, &send_window, NCCL_WIN_COLL_SYMMETRIC));
   NCCLCHECK(ncclCommWindowRegister(comm, recvbuff, bytes, &recv_window, NCCL_WIN_COLL_SYMMETRIC));
-  note_symmetric_kernels(me, comm, ncclFloat, send_window); /* a window alone does not prove any */
+  /* a window does not prove that NCCL has a symmetric kernel; collective, in harness/ */
+  note_symmetric_kernels(me, comm, ncclFloat, send_window);
 
   launcher_step("STEP 5: input");
   /* recvbuff gets bytes of 0xFF, which are NaN, so an element that is never written is found. */
   for (size_t i = 0; i < count; i++) host[i] = input(me->rank, i);
   CUDACHECK(cudaMemcpyAsync(sendbuff, host, bytes, cudaMemcpyHostToDevice, stream));
   CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, bytes, stream));
-  /* also needed by NCCL 2.28.3 to 2.30.6: docs/symmetric_memory.md, the launch hazard */
+  /* A second reason to wait: NCCL 2.28.3 to 2.30.6 may start the AllReduce before the memset has
+   * ended (docs/symmetric_memory.md, the launch hazard). */
   CUDACHECK(cudaStreamSynchronize(stream));
   launcher_print_ranks(me, "  Rank %d data initialized (value: %.0f)\n", me->rank, host[0]);
 
@@ -122,9 +124,8 @@ static int run(const struct rank *me, const struct options *opt)
                                            : "Results are WRONG, see standard error\n");
 
   launcher_step("STEP 8: cleanup");
-  /* No more calls use this memory: not in this rank's stream, and not those of the other ranks,
-   * which may read it until they are here, too. Deregistration needs communicator and memory: these
-   * go last. */
+  /* No call may use this memory any more. Our own stream: hence the wait. Another rank may read our
+   * memory until it reaches the barrier. Deregister first: that needs communicator and memory. */
   CUDACHECK(cudaStreamSynchronize(stream));
   launcher_barrier(me);
   NCCLCHECK(ncclCommWindowDeregister(comm, send_window));
@@ -134,7 +135,7 @@ static int run(const struct rank *me, const struct options *opt)
   NCCLCHECK(ncclMemFree(recvbuff));
   free(host);
   CUDACHECK(cudaStreamDestroy(stream));
-  NCCLCHECK(ncclCommFinalize(comm));
+  NCCLCHECK(ncclCommFinalize(comm)); /* NCCL ends what it still has to do, together */
   NCCLCHECK(ncclCommDestroy(comm));
   launcher_barrier(me);
   if (code == EXIT_VERIFIED) launcher_print(me, "All resources cleaned up successfully\n");

@@ -27,7 +27,8 @@ static float element(const struct rank *me, int from, int to, size_t i)
 }
 
 /* Compares every element of the parts, and then the rest with the 0xFF bytes (NaN) that were there
- * before. The copy to `host` does not wait for the stream, see STEP 2. */
+ * before. cudaMemcpy does not wait for our stream, which is non-blocking: the caller has waited for
+ * it. */
 static int check(const struct rank *me, const char *what, const float *window, float *host,
                  size_t elements, const size_t *recvcounts, const size_t *rdispls)
 {
@@ -56,7 +57,7 @@ static int run(const struct rank *me, const struct options *opt)
   size_t count = opt->count ? opt->count : DEFAULT_COUNT;
   for (int to = 0; to < n; to++) sendcounts[to] = count = count > 1 ? count / 2 : 1;
   CUDACHECK(cudaSetDevice(me->device));
-  /* two buffers of floats, and what the library takes */
+  /* two buffers of at most n times the largest part, and what the library takes */
   if (!launcher_has_memory(me, 8 * (size_t)n * sendcounts[0] + (32 << 20))) return EXIT_USAGE;
   launcher_print(me, "Starting AlltoAllV example with %d ranks\n", n);
 
@@ -131,7 +132,6 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_note(me, "AlltoAllV: %s", how);
   /* so that a result of STEP 6 cannot pass */
   CUDACHECK(cudaMemsetAsync(window, 0xFF, elements * sizeof(float), stream));
-  CUDACHECK(cudaStreamSynchronize(stream));
   ALLTOALLVCHECK(alltoallv(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
                            sizeof(float), stream));
   CUDACHECK(cudaStreamSynchronize(stream));

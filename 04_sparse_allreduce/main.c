@@ -97,11 +97,12 @@ static int run_path(const struct rank *me, ncclComm_t comm, cudaStream_t stream,
     launcher_step("STEP 6: every element on every rank");
     sparse_allreduce_statistics_t s;
     ncclResult_t async_error;
-    float *residual; /* entries that were sent leave it here or, by another way, in the next step */
+    float *residual; /* what was sent leaves it in the call below, or else in the next step */
     SPARSECHECK(sparse_allreduce_get_async_error(handle, &async_error));
     SPARSECHECK(async_error); /* a gradient that is not finite, or a rank that came too late */
     SPARSECHECK(sparse_allreduce_statistics(handle, &s));
-    reference->given_threshold = s.gaussian_threshold; /* from a sum in another order */
+    /* its sums have another order, so this threshold may differ in its last bits */
+    reference->given_threshold = s.gaussian_threshold;
     simple_step(reference, host, 0);
     code = compare("result", path, step, result, reference->result);
     if (path != SPARSE_DENSE && (step % 2 == 1 || step == STEPS - 1)) {

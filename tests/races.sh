@@ -16,9 +16,9 @@ make -s -j "$(nproc)" CPU=1 RACES=1 02_allreduce_sm 03_alltoallv_sm $build/tests
 race() {
   local output
   NTHREADS=$1
-  output=$(timeout 300 "$build/$2" "${@:3}" --timeout 60 2>&1) && return
+  output=$(timeout 1500 "$build/$2" "${@:3}" --timeout 300 2>&1) && return
   grep -v '^ok' <<<"$output"
-  echo "FAILED; again: for i in {1..9}; do NTHREADS=$NTHREADS CPU_STANDIN_RACES=$CPU_STANDIN_RACES $build/${*:2} --timeout 60; done"
+  echo "FAILED; again: for i in {1..9}; do NTHREADS=$NTHREADS CPU_STANDIN_RACES=$CPU_STANDIN_RACES $build/${*:2} --timeout 300; done"
   failed=1
 }
 

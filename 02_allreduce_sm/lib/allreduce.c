@@ -58,13 +58,12 @@ static struct allreduce_launch launch_push(size_t bytes, size_t n, struct allred
   return (struct allreduce_launch){ALLREDUCE_PUSH, (int)blocks, 512, of_pair / blocks / 128 * 128};
 }
 
-/* Measured with 2 and 4 ranks, and not with more. With one hop a rank sends n - 1 vectors, with two
- * hops less than two. */
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
   const size_t ranks = (size_t)n, words = (bytes + 7) / 8, pieces = (words + 14) / 15 * 8;
   if (bytes <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
-  if (bytes * (ranks - 1) <= limits.wide) return launch(ALLREDUCE_WIDE, pieces, 140, limits);
+  if (bytes <= allreduce_wide_bytes(limits.wide, n))
+    return launch(ALLREDUCE_WIDE, pieces, 140, limits);
   if (bytes > limits.twohop) return launch_push(bytes, ranks, limits);
   return launch(ALLREDUCE_TWOHOP, allreduce_slice_lines(bytes, n) * (ranks - 1),
                 limits.blocks[ALLREDUCE_TWOHOP], limits);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, 32- and
- * 64-bit integers over ranks that reach each other's memory.
+/* The direct AllReduce, on symmetric windows: sums of float, double, half, bfloat16, and of
+ * integers of 32 and 64 bits, signed or not, over ranks that reach each other's memory.
  *
  *   ncclMemAlloc(&recvbuff, bytes);
  *   ncclCommWindowRegister(comm, recvbuff, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);    all ranks
@@ -9,7 +9,7 @@
  *   allreduce_run(handle, sendbuff, recvbuff, count, ncclFloat, stream);    all ranks, many times
  *   cudaStreamSynchronize(stream);
  *   allreduce_get_async_error(handle, &result);
- *   allreduce_destroy(handle);                                                          all ranks
+ *   allreduce_destroy(handle);                      it forgets the windows, too;        all ranks
  *   ncclCommWindowDeregister(comm, window);                                             all ranks
  *
  * The sum is made in the order of the ranks, so it has the same bits on every rank, in every run
@@ -23,7 +23,9 @@
  *   all ranks. It is the send buffer, on any of the ranks, or has no byte in common with it.
  * - When a call has finished on a rank, no other rank accesses its buffers any more. So no barrier
  *   is needed before they are reused, deregistered or freed. After an error this is different: see
- *   allreduce_get_async_error.
+ *   allreduce_get_async_error. Several GPUs in one process need more: freeing memory (destroy does,
+ *   too) may wait for all GPUs, and a collective on one of them for the rank that frees. So none
+ *   starts other NCCL work before all have freed.
  *
  * The calls of allreduce_run on a handle are the same on all ranks: order, count, type, window and
  * offset of recvbuff. If ranks differ in this, every rank that notices reports it in
@@ -35,7 +37,7 @@
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others. A graph with such calls must
  *   not be launched after allreduce_destroy.
- * - On GPUs of compute capability 9.0 and later, calls of up to 8 MiB are launched while the
+ * - On GPUs of compute capability 9.0 and later, calls of up to 16 MiB are launched while the
  *   previous kernel in the stream ends, and wait for that end on the device (programmatic dependent
  *   launch). The previous kernel, if launched in this way, must have waited as well. NCCL's
  *   symmetric kernels do not from 2.28.3 to 2.30.6: put a node that is not a kernel
@@ -76,14 +78,14 @@ typedef struct allreduce_handle *allreduce_t;
 #define ALLREDUCE_MAX_RANKS 72   /* the largest NVLink domain today */
 #define ALLREDUCE_MAX_WINDOWS 64 /* of a handle */
 
-/* Zeros are the defaults. For max_blocks and what ends in _bytes all ranks use the lowest value
- * that any of them gave; calls_before is the same on all. */
+/* Zeros are the defaults, and count as them. For max_blocks and what ends in _bytes all ranks use the
+ * lowest value that any of them gave; calls_before is the same on all. */
 typedef struct {
   double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
   int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
-  /* The most bytes of a vector that goes as LL lines, that a rank sends to the others as wide lines
-   * (allreduce_lines.cuh), and of a vector that takes two hops (allreduce_twohop.cuh); larger calls
-   * are pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */
+  /* The most bytes of a vector that goes as LL lines, as wide lines between two ranks (with more
+   * ranks it is less; allreduce_lines.cuh), and in two hops (allreduce_twohop.cuh); larger calls are
+   * pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */
   long ll_bytes, wide_bytes, twohop_bytes;
   size_t scratch_bytes;  /* of device memory for pushed calls; 0: 48 MiB (README.md has times) */
   int no_early_launch;   /* 1: a call begins when the previous kernel in the stream has ended */
@@ -96,7 +98,7 @@ typedef struct {
  * than the headers, or, with headers of 2.28, not exactly their release, or it was built with CUDA
  * before 12.3. allreduce_last_error names the reason. On failure *handle is NULL. `config` may be
  * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0), may come from
- * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 50 to 56 MiB more
+ * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 69 to 77 MiB more
  * of device memory. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);

@@ -159,11 +159,12 @@ static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, size
     store_line(from[g], 0, 0);
     if (L == WIDE) l[g].y = fill_room(l[g].y); /* is data now */
     if (L != BARE) continue;
-    if (l[g].y == 1) { /* the flag of the line says what it is */
-      const char *flag = from[g] - at + allreduce_line_flag_at(a.lines, at);
-      const int sent = await_flag(a, flag, tag, 0, first + g);
-      if (sent < 0) return false;
-      l[g].y = sent;
+    if (l[g].y == 1) {
+      auto escape = (volatile uint8_t *)from[g] - at + allreduce_escape_at(a.lines, at);
+      while ((l[g].y = *escape) == 0)
+        if (timer.long_wait() && give_up(a, tag, timer, first + g)) return false;
+      *escape = 0;
+      l[g].y--;
     }
     l[g].y ^= ALLREDUCE_KEY;
   }

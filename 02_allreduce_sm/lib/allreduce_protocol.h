@@ -76,8 +76,8 @@ ALLREDUCE_RULE uint32_t allreduce_mark(uint64_t tag, int piece)
 
 /* With two hops a line is 16 bytes of data and nothing else. Its place is 0 in the second word
  * before, so that word is not sent as it is, but XOR this number. It is NaN in every floating type,
- * and as an integer it is rare. What would be sent as 0 or 1 is sent as 1, and a flag of the line
- * says which of them it is. */
+ * and as an integer it is rare. What would be sent as 0 or 1 is sent as 1, and a byte beside the
+ * line, its escape, says which of them it is: 1 more than it, and 0 before. */
 #define ALLREDUCE_KEY 0xfff5ffc3ff96ffd1u
 
 enum allreduce_flag {
@@ -88,11 +88,10 @@ enum allreduce_flag {
   ALLREDUCE_FLAGS
 };
 
-/* A flag with a number, of chunks for example: a tag without the upper 16 bits of its epoch, and
- * the number. */
-ALLREDUCE_RULE uint64_t allreduce_counted(uint64_t tag, uint32_t number)
+/* The flags that count chunks: a tag without the upper 16 bits of its epoch, and the number. */
+ALLREDUCE_RULE uint64_t allreduce_counted(uint64_t tag, uint32_t chunks)
 {
-  return tag << 16 | (number & 0xffff);
+  return tag << 16 | (chunks & 0xffff);
 }
 
 /* Does the flag show this call, and so many chunks or more? It is never 2^15 chunks ahead. */
@@ -102,12 +101,19 @@ ALLREDUCE_RULE int allreduce_counts(uint64_t flag, uint64_t tag, uint32_t chunks
   return flag >> 16 == wanted >> 16 && (uint16_t)(flag - wanted) < 0x8000;
 }
 
-/* The most bytes of a vector that goes as LL lines, that a rank sends as wide lines, of a vector
- * that takes two hops, and of scratch memory for the chunks of pushes. */
+/* The most bytes of a vector that goes as LL lines, as wide lines between two ranks, and in two
+ * hops, and of scratch memory for the chunks of pushes. */
 #define ALLREDUCE_LL_BYTES ((size_t)16 << 10)
-#define ALLREDUCE_WIDE_BYTES ((size_t)768 << 10)
-#define ALLREDUCE_TWOHOP_BYTES ((size_t)8 << 20)
+#define ALLREDUCE_WIDE_BYTES ((size_t)2 << 20)
+#define ALLREDUCE_TWOHOP_BYTES ((size_t)16 << 20)
 #define ALLREDUCE_SLOT_BYTES ((size_t)48 << 20)
+
+/* The most bytes of a vector that goes as wide lines. With one hop a rank sends n - 1 vectors, with
+ * two hops less than two, so with more ranks the second hop pays sooner. Measured with 2 and 4. */
+ALLREDUCE_RULE size_t allreduce_wide_bytes(size_t between_two, int n)
+{
+  return n <= 2 ? between_two : between_two / 5 / ((size_t)n - 2);
+}
 
 /* The offset in a rank's scratch memory of a flag of rank `source`, in bytes. */
 ALLREDUCE_RULE size_t allreduce_flag_at(int n, enum allreduce_flag which, int block, int source)
@@ -133,18 +139,18 @@ struct allreduce_lines {
 ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, enum allreduce_method method)
 {
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
-  const size_t others = n > 1 ? (size_t)n - 1 : 1;
+  const size_t wide = allreduce_wide_bytes(ALLREDUCE_WIDE_BYTES, n) / 8 / ALLREDUCE_WIDE_WORDS;
   const size_t parts[ALLREDUCE_METHODS] = {
       ALLREDUCE_LL_BYTES / 8 * ALLREDUCE_LINE,
-      (ALLREDUCE_WIDE_BYTES / 8 / others / ALLREDUCE_WIDE_WORDS + 16) * ALLREDUCE_WIDE_LINE,
-      2 * allreduce_slice_lines(ALLREDUCE_TWOHOP_BYTES, n) * (ALLREDUCE_LINE + (size_t)8),
+      (wide + 16) * ALLREDUCE_WIDE_LINE,
+      2 * (size_t)allreduce_slice_lines(ALLREDUCE_TWOHOP_BYTES, n) * (ALLREDUCE_LINE + 1),
       0 /* pushes have slots, after all lines */
   };
   /* parts begin at multiples of 128 bytes, so that a wide line is one cache line */
   struct allreduce_lines l = {(flags + 127) / 128 * 128, parts[0]};
   for (int m = 1; m <= (int)method; m++) {
     l.at += 2 * (size_t)n * l.part;
-    l.part = parts[m];
+    l.part = (parts[m] + 127) / 128 * 128;
   }
   return l;
 }
@@ -157,11 +163,11 @@ ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64
   return l.at + (size_t)source * l.part + (epoch & 1 ? (size_t)n * l.part : 0);
 }
 
-/* A part for two hops has lines from its beginning on, and their flags from its end. The flag of
- * the line at offset `at`: */
-ALLREDUCE_RULE size_t allreduce_line_flag_at(struct allreduce_lines l, size_t at)
+/* A part for two hops has lines from its beginning on, and their escapes from its end on down. That
+ * of the line at offset `at`: */
+ALLREDUCE_RULE size_t allreduce_escape_at(struct allreduce_lines l, size_t at)
 {
-  return l.part - at / 2 - 8;
+  return l.part - 1 - at / ALLREDUCE_LINE;
 }
 
 /* ---- slices, rounds and chunks --------------------------------------------------------------- */

@@ -5,8 +5,8 @@
  *
  * A line is 16 bytes of data, and has no tag that shows its arrival: the second word of its place
  * is 0 before, and is not 0 in a line (allreduce_protocol.h). Whoever has read a line sets its
- * place to 0 again. So all bytes that go over the link are data. Both words arrive together
- * (store_line).
+ * place to 0 again, and so with its escape. So all bytes that go over the link are data. Both words
+ * arrive together (store_line). The escape may come later; it is waited for.
  *
  * Why no line is overwritten before it has been read, and none of another call is read. Let A and B
  * be two ranks and e an epoch. As in allreduce_lines.cuh:
@@ -14,8 +14,8 @@
  *   (2) A rank that has finished e has a line or a flag of e from every other rank; with two hops
  *       the announcement of e (await_announcements).
  *   (3) A rank that has finished e has read all lines that others have sent it in e, and has set
- *       their places to 0: by the announcements all ranks have the same count, so each slice has
- *       the same number of lines on all of them. (Some have no bytes of the vector.)
+ *       their places and escapes to 0: by the announcements all ranks have the same count, so each
+ *       slice has the same number of lines on all of them. (Some have no bytes of the vector.)
  * In e, A stores lines into its part at B, in the half for odd or for even epochs. By (2) A has
  * something of e - 1 from B, so by (1) B has finished e - 2: by (3) it has read the lines of e - 2
  * and of all older calls in this half, and its zeros are in their places, because they were stored
@@ -23,10 +23,6 @@
  * read, nor are replaced by B's zeros, and what B finds there in e is of e. Lines of e - 1, which B
  * may still be reading, are in the other half. It does not matter which methods the calls take:
  * other lines and slots have memory of their own.
- *
- * The flag of a line that is sent as 1 has the tag of the call, so none of an older call is taken
- * for one of this call. It is stored in a part and half like the line, so it is not overwritten
- * too early, either.
  *
  * Counts that differ. A rank may add lines of a call with another count, and store sums, but only
  * into its own elements; then it finds the other announcement and reports that. If the check of two
@@ -58,11 +54,11 @@ struct line_for_another {
 /* Stores a line at offset `at` of a part. */
 template <int N>
 static __device__ __forceinline__ void send_line(const kernel_args<N> &a, char *part, size_t at,
-                                                 ulonglong2 data, uint64_t tag)
+                                                 ulonglong2 data)
 {
   uint64_t second = data.y ^ ALLREDUCE_KEY;
   if (second <= 1) {
-    store_relaxed(part + allreduce_line_flag_at(a.lines, at), allreduce_counted(tag, second));
+    *(volatile uint8_t *)(part + allreduce_escape_at(a.lines, at)) = 1 + second;
     second = 1;
   }
   store_line(part + at, data.x, second);
@@ -110,7 +106,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
 
   for (uint32_t k = start; k < end; k += step) {
     const line_for_another<N> l(a, k);
-    send_line(a, a.scratch[l.p] + mine_at, l.at, k == start ? first_data : load(l.p, l.at), tag);
+    send_line(a, a.scratch[l.p] + mine_at, l.at, k == start ? first_data : load(l.p, l.at));
   }
   bool come = true;
   for (uint32_t i = start; i < mine; i += step) {
@@ -119,7 +115,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     come = add_lines<S, BARE>(a, at, tag, sum, &sum);
     if (!come) break;                  /* no more lines will arrive */
     for (int q = 1; q < ranks(a); q++) /* sums are after the lines of the first hop */
-      send_line(a, a.scratch[nth_peer(a, q)] + mine_at, slice_bytes + at, sum, tag);
+      send_line(a, a.scratch[nth_peer(a, q)] + mine_at, slice_bytes + at, sum);
     store(a.rank, at, sum);
   }
   await_announcements(a, tag);

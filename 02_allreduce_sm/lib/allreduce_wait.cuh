@@ -224,21 +224,7 @@ static __device__ __noinline__ bool give_up(const kernel_args<N> &a, uint64_t ta
   return true;
 }
 
-/* ---- flags with a number --------------------------------------------------------------------- */
-
-/* Waits for a flag of this call with this number or more. What it releases is visible afterwards.
- * Returns its number, or -1 if it gave up. */
-template <int N>
-static __device__ __forceinline__ int await_flag(const kernel_args<N> &a, const char *at,
-                                                 uint64_t tag, uint32_t number, int peer)
-{
-  poll_timer timer;
-  for (;;) {
-    const uint64_t flag = load_acquire(at);
-    if (allreduce_counts(flag, tag, number)) return (int)(flag & 0xffff);
-    if (timer.long_wait() && give_up(a, tag, timer, peer)) return -1;
-  }
-}
+/* ---- flags that count chunks ----------------------------------------------------------------- */
 
 /* Tells block b of every other rank. The flag releases all loads and stores of the block. */
 template <int N>
@@ -251,16 +237,24 @@ static __device__ __forceinline__ void tell_all(const kernel_args<N> &a, enum al
     store_release(flag_of(a, p, which, a.rank), allreduce_counted(tag, chunks));
 }
 
-/* Waits until block b of every other rank has told so many chunks. Returns false, to all threads,
- * if a wait was given up. One thread polls for each rank: if whole blocks did, they would keep
- * others from their work. */
+/* Waits until block b of every other rank has told so many chunks. What its flag releases is
+ * visible afterwards. Returns false, to all threads, if a wait was given up. One thread polls for
+ * each rank: if whole blocks did, they would keep others from their work. */
 template <int N>
 static __device__ __forceinline__ bool await_all(const kernel_args<N> &a, enum allreduce_flag which,
                                                  uint64_t tag, uint32_t chunks)
 {
   const int p = threadIdx.x;
-  const bool come = p >= ranks(a) || p == a.rank ||
-                    await_flag(a, flag_of(a, a.rank, which, p), tag, chunks, p) >= 0;
+  bool come = true;
+  if (p < ranks(a) && p != a.rank) {
+    const char *theirs = flag_of(a, a.rank, which, p);
+    poll_timer timer;
+    while (!allreduce_counts(load_acquire(theirs), tag, chunks))
+      if (timer.long_wait() && give_up(a, tag, timer, p)) {
+        come = false;
+        break;
+      }
+  }
   return __syncthreads_and(come);
 }
 

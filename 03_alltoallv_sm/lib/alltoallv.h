@@ -25,12 +25,15 @@
  *   time, not beside other NCCL calls on that communicator, not in a group. Use a blocking
  *   communicator, and make its device current. One from ncclCommSplit is fine.
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
- *   buffer before the peer's stream has reached it. If two are on different streams, an event makes
- *   the second wait for the first, so keep the first one's stream until then.
+ *   buffer before the peer's stream has reached it. If two are on different streams, the library
+ *   makes the second wait for the first, so keep the first one's stream until then.
  *   (cudaStreamPerThread is many streams: use it from one thread.) Stream NULL is what it is for
  *   these sources: compile them and your program with the same choice of default stream.
  * - No barrier is needed before memory is freed either: when a rank's exchanges are over, all that
- *   peers store into its receive buffers has arrived. unregister and destroy wait for that.
+ *   peers store into its receive buffers has arrived. unregister and destroy wait for that. Several
+ *   GPUs in one process need more: freeing memory (destroy does, too) may wait for all GPUs, and a
+ *   collective on one of them for the rank that frees. So none starts other NCCL work before all
+ *   have freed.
  * - From compute capability 9.0 on an exchange is launched while the previous kernel of the stream
  *   ends, and waits for it. If that was launched so, it must have waited, too. NCCL's symmetric
  *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel, or set
@@ -100,8 +103,8 @@ ncclResult_t alltoallv_create(ncclComm_t comm, const alltoallv_config_t *config,
 /* Collective. Makes [buff, buff + bytes) usable as receive buffer. `buff` comes from ncclMemAlloc
  * and is in no other window, not even in part. Its offset in that allocation, a multiple of 4096,
  * and its size are the same on all ranks; NCCL before 2.30.7 also wants allocations of one size.
- * Send buffers may be any device memory. On the send/recv path nothing is done. Errors come back on
- * all ranks:
+ * Any number of receive buffers may lie in one registered range. Send buffers may be any device
+ * memory. On the send/recv path nothing is done. Errors come back on all ranks:
  *   ncclInvalidArgument  NULL, zero bytes, bad alignment, or not the same on all ranks
  *   ncclInvalidUsage     more than 64 buffers; a part of it is registered already
  *   ncclRemoteError      on this rank only: the handle has timed out
@@ -164,7 +167,7 @@ typedef struct {
   const size_t *sendcounts, *sdispls; /* read; sdispls NULL: packed */
   size_t *recvcounts, *rdispls;       /* written; rdispls may be NULL: where the parts lie */
   size_t *needed;                     /* written, may be NULL: see below */
-  size_t room;                        /* elements */
+  size_t room;                        /* elements that fit at this rank; may differ between ranks */
   alltoallv_layout_t layout;
 } alltoallv_counts_t;
 
@@ -188,8 +191,9 @@ ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_
                                      const alltoallv_buffers_t buffers[], int nbuffers,
                                      cudaStream_t stream);
 
-/* What has gone wrong on the device so far; never blocks. Not collective. Each of the pointers may
- * be NULL; source and destination are ranks, -1 where they do not apply.
+/* What has gone wrong on the device so far; never blocks. Not collective. Returns ncclSuccess; the
+ * values below are *result. Each of the pointers may be NULL; source and destination are ranks, -1
+ * where they do not apply.
  *   ncclSuccess          nothing
  *   ncclInvalidArgument  `source` sent another number of elements than `destination` expected, or
  *                        (device counts) more than fits; source is -1 when the sum over all does

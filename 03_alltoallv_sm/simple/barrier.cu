@@ -11,7 +11,8 @@ static __global__ void __launch_bounds__(THREADS)
     push_between_barriers(const __grid_constant__ push_args a)
 {
   /* Block i meets the blocks i of the other ranks. When they are there, what their streams did with
-   * the receive buffers before is done. */
+   * the receive buffers before is done. Relaxed is enough: nothing that they wrote is read here.
+   * (02's kernel reads their send buffers, so its barrier is acq_rel.) */
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), a.dev_comm, ncclTeamTagLsa(),
                                              blockIdx.x);
   barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);

@@ -6,9 +6,9 @@
  *   send      lines to all peers: first how many bytes come, then the bytes
  *   receive   look at this rank's scratch memory until each line has this epoch, and copy it out
  *
- * What still lies there from an earlier epoch? Epochs alternate between two halves. When I
- * overwrite in e what I sent you in e - 2, I have finished e - 1, so I have had your line of e - 1
- * (all peers send at least one); you had begun e - 1 then, so you had finished e - 2: you have read
+ * What still lies there from an earlier epoch? Epochs alternate between two halves. In e I
+ * overwrite what I sent you in e - 2. (1) I have finished e - 1, so your line of e - 1 has come:
+ * all peers send at least one. (2) So you had begun e - 1. (3) So you had finished e - 2, and read
  * it.
  *
  * NCCL's kernels do the same below some sizes ("LL"); ncclLLA2ASession of nccl_device.h is this for

@@ -303,8 +303,8 @@ typedef struct {
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
   int overflowed; /* this rank offered its k largest instead of what a threshold selects */
   int fell_back;  /* TOPKSA gathered densely */
-  const uint64_t *boundaries; /* the first index of each rank's region, and count; valid until the
-                                 next call for this handle */
+  const uint64_t *boundaries; /* ranks + 1 numbers: where each rank's region begins, and count;
+                                 until the next call for this handle */
 } sparse_allreduce_statistics_t;
 
 /* Waits for the last step. */

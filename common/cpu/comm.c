@@ -282,7 +282,10 @@ static ncclResult_t destroy(ncclComm_t comm)
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t) __attribute__((alias("destroy")));
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+  return destroy(comm);
+}
 
 /* Ends what this rank has queued, even if other ranks never take part in it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)

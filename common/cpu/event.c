@@ -51,7 +51,10 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
   return create(event, cudaEventDefault);
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned int) __attribute__((alias("create")));
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
+{
+  return create(event, flags);
+}
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {

@@ -56,9 +56,10 @@ struct group {
 
 /* Threads of a block that wait for each other. */
 struct barrier {
-  unsigned arrived, count,
-      result;    /* how many, with how many values that are true; the last result */
-  uint64_t done; /* times so far */
+  unsigned arrived; /* so many threads, */
+  unsigned count;   /* with so many values that are true */
+  unsigned result;  /* the last count */
+  uint64_t done;    /* times so far */
 };
 
 struct block {
@@ -322,7 +323,7 @@ static void pause_after(unsigned passes, const struct block *b, struct timespec 
   nanosleep(&(struct timespec){0, passes < 200 ? 20000 : 100000}, NULL);
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (passes == 50) *since = now;
+  if (since->tv_sec == 0) *since = now;
   if (now.tv_sec - since->tv_sec < LONG_WAIT || atomic_flag_test_and_set(&said)) return;
   char text[SENTENCE];
   explain(b, text, sizeof(text));
@@ -374,6 +375,7 @@ void cpu_run_grid(const struct cpu_grid *grid)
       ended++;
     }
     idle = worker.progress ? 0 : idle + 1;
+    if (idle == 0) since.tv_sec = 0;
     if (idle > 0 && ended < all && waits != NULL) pause_after(idle, waits, &since);
   }
   races_end();

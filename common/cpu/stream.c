@@ -205,8 +205,10 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
   return create_public(stream, cudaStreamDefault);
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *, unsigned int)
-    __attribute__((alias("create_public")));
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
+{
+  return create_public(stream, flags);
+}
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
 {

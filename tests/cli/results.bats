@@ -99,7 +99,7 @@ compared() {
   sed -i 's/^| 256 MiB | .*/| 256 MiB | faster |/' "$SUITE/$page"
   results pages --check "$SUITE/results/2xH200-nccl2.28"
   exits_with 1
-  prints '^\+\| 256 MiB \| 893.66 / 300.4 \| 890.61 / '
+  prints '^\+\| 256 MiB \| 896.85 / 299.3 \| 863.10 / '
   results pages "$SUITE/results/2xH200-nccl2.28"
   exits_with 0
   cmp "$TOP/$page" "$SUITE/$page"

@@ -42,8 +42,8 @@ static void test_choice(void **state)
         if (s.method == ALLREDUCE_WIDE) assert_true(wide * 128 <= l.part);
         const size_t hop = (size_t)allreduce_slice_lines(bytes, n) * ALLREDUCE_LINE;
         if (s.method == ALLREDUCE_TWOHOP) {
-          assert_true(hop * (size_t)n >= bytes && allreduce_line_flag_at(l, 0) + 8 <= l.part);
-          assert_true(allreduce_line_flag_at(l, 2 * hop - ALLREDUCE_LINE) >= 2 * hop);
+          assert_true(hop * (size_t)n >= bytes && allreduce_escape_at(l, 0) < l.part);
+          assert_true(allreduce_escape_at(l, 2 * hop - ALLREDUCE_LINE) >= 2 * hop);
         }
         const size_t slots = ALLREDUCE_SLOTS * (size_t)(n - 1) * (size_t)s.blocks;
         if (s.method == ALLREDUCE_PUSH)
@@ -61,14 +61,14 @@ static void test_limits(void **state)
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose(16 << 10, 2, LIMITS).method, ALLREDUCE_LL);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
-  assert_int_equal(allreduce_choose(768 << 10, 2, LIMITS).method, ALLREDUCE_WIDE);
-  assert_int_equal(allreduce_choose((768 << 10) + 4, 2, LIMITS).method, ALLREDUCE_TWOHOP);
-  assert_int_equal(allreduce_choose(8 << 20, 2, LIMITS).method, ALLREDUCE_TWOHOP);
-  assert_int_equal(allreduce_choose((8 << 20) + 4, 2, LIMITS).method, ALLREDUCE_PUSH);
+  assert_int_equal(allreduce_choose(2 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose((2 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose(16 << 20, 2, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose((16 << 20) + 4, 2, LIMITS).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
-  assert_int_equal(allreduce_choose(256 << 10, 4, LIMITS).method, ALLREDUCE_WIDE);
-  assert_int_equal(allreduce_choose((256 << 10) + 4, 4, LIMITS).method, ALLREDUCE_TWOHOP);
-  assert_int_equal(allreduce_choose(8 << 20, 4, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose(192 << 10, 4, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose(256 << 10, 4, LIMITS).method, ALLREDUCE_TWOHOP);
+  assert_int_equal(allreduce_choose(16 << 20, 4, LIMITS).method, ALLREDUCE_TWOHOP);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, lines).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose(1 << 20, 2, none).slot, 256); /* a block is all there is */
   assert_int_equal(allreduce_choose(1 << 20, 2, none).blocks, 1);

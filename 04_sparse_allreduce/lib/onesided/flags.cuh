@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided exchange: ranks load from and store to each other's lists, and say by flags (struct
  * sparse_flags) what is there. A flag of sums, or a count of what has been stored, is written after
- * what it counts, with a fence in between. A rank that has read it sees that, too. A flag of a list
- * says where the list is going to be; the count is written after the entries.
+ * what it counts, with a fence in between. A rank that has read it sees that, too. The flags of
+ * a list say where its entries are going to be, and how many; `stored` grows after the entries.
  *
  * Nothing is acknowledged, and nothing has to be. A rank that begins to store the list of its next
  * step has all sums of this one, so all owners are done with its list; and an owner that has all

@@ -32,7 +32,7 @@ allreduce_config_t small_limits(const struct test *t)
 {
   const int n = t->me->nranks;
   return (allreduce_config_t){.ll_bytes = 300,
-                              .wide_bytes = 1500L * (n - 1),
+                              .wide_bytes = n == 2 ? 1500 : 7500L * (n - 2),
                               .twohop_bytes = 8000,
                               .scratch_bytes = (size_t)n * 2 * 512};
 }

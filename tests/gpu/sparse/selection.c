@@ -67,8 +67,8 @@ static bool local_pass(struct test *t, size_t n, bool gradient, size_t shift, en
   e.m.config = w.m.config;
   for (size_t i = 0; i < n; i++) w.residual[i] = element(t, kind == NONFINITE ? TIES : kind);
   for (size_t i = 0; i < n; i++) values[i] = element(t, kind);
-  float *added_to = (float *)w.gradient + shift; /* not always at a multiple of 16 bytes */
-  CUDACHECK(cudaMemcpy(added_to, values, n * sizeof(float), cudaMemcpyHostToDevice));
+  void *given = w.gradient + shift * sizeof(float); /* not always at a multiple of 16 bytes */
+  CUDACHECK(cudaMemcpy(given, values, n * sizeof(float), cudaMemcpyHostToDevice));
   w.m.constants.raise_steps = SPARSE_MAX_RAISES;
   w.m.constants.raise_factor = 1.03;
   w.state->kept.local_threshold = level;
@@ -86,7 +86,7 @@ static bool local_pass(struct test *t, size_t n, bool gradient, size_t shift, en
   w.m.config.result = next_random(t) % 2 ? SPARSE_RESULT_ENTRIES : SPARSE_RESULT_DENSE;
   OPSCHECK(ops_apply(&w.m, (struct sparse_list){w.m.gathered, &w.m.state->result_count, 1},
                      SPARSE_THRESHOLDS_STAY, w.stream));
-  OPSCHECK(ops_local_pass(&w.m, gradient ? added_to : NULL, candidates, removal, w.stream));
+  OPSCHECK(ops_local_pass(&w.m, gradient ? given : NULL, candidates, removal, w.stream));
   world_pull(&w);
   const struct sparse_state *s = w.state;
   bool good = same_number(s->offered_count, e.state->offered_count, "offered_count") &&
