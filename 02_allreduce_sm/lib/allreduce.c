@@ -319,6 +319,7 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
       .launch = allreduce_choose(bytes, handle->n, handle->limits),
       .type = type,
       .count = count,
+      .whole = ((uintptr_t)send | (uintptr_t)recv | bytes) % ALLREDUCE_LINE == 0,
       .send = send,
   };
   const bool push = call.launch.method == ALLREDUCE_PUSH;

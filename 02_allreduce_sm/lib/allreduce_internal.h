@@ -91,9 +91,9 @@ struct allreduce_launch {
 struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes of a vector that goes as LL lines */
-  size_t wide;                      /* the most bytes of a vector that two ranks send as wide lines */
-  size_t twohop;                    /* the most bytes of a vector that takes two hops */
-  size_t slots;                     /* bytes of scratch memory for chunks: of all slots of a rank */
+  size_t wide;   /* the most bytes of a vector that two ranks send as wide lines */
+  size_t twohop; /* the most bytes of a vector that takes two hops */
+  size_t slots;  /* bytes of scratch memory for chunks: of all slots of a rank */
 };
 
 /* `bytes` is not 0, n at least 2. */
@@ -127,6 +127,7 @@ struct allreduce_call {
   ncclDataType_t type;
   size_t count;
   uint32_t check;
+  bool whole;                   /* all is in whole and aligned words of 16 bytes */
   struct allreduce_chunks push; /* for pushes, which also use the other ranks' `recv` */
   const char *send;
   char *recv[ALLREDUCE_MAX_RANKS];

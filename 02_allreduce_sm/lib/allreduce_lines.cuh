@@ -50,7 +50,7 @@ enum { BARE = 2 };                             /* a line without tag: allreduce_
 
 /* 16 bytes of each line: thread i has words 2 i and 2 i + 1; the last thread has one word. L is LL
  * or WIDE. */
-template <typename T, int N, int L>
+template <typename T, int N, int L, bool WHOLE>
 struct line_share {
   const char *const send;
   char *const recv;
@@ -70,11 +70,11 @@ struct line_share {
   }
   __device__ __forceinline__ uint64_t load_word(size_t i) const
   {
-    return load_aligned<T, uint64_t>(send + i * 8, send, send + bytes);
+    return ::load_word<T, uint64_t, WHOLE>(send + i * 8, send, send + bytes);
   }
   __device__ __forceinline__ void store_word(size_t i, uint64_t value) const
   {
-    store_aligned<T>(recv + i * 8, value, recv, recv + bytes);
+    ::store_word<T, WHOLE>(recv + i * 8, value, recv, recv + bytes);
   }
   __device__ __forceinline__ ulonglong2 load(size_t line) const
   {
@@ -193,10 +193,10 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, size_t
 /* ---- one AllReduce --------------------------------------------------------------------------- */
 
 /* S defines how elements are added, L is LL or WIDE. */
-template <typename S, int N, int L>
+template <typename S, int N, int L, bool WHOLE>
 static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
 {
-  const line_share<typename S::element, N, L> share(a);
+  const line_share<typename S::element, N, L, WHOLE> share(a);
   const size_t step = (size_t)gridDim.x * (blockDim.x / L);
   const size_t start = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / L;
   const size_t lines = share.lines();
@@ -212,8 +212,9 @@ static __device__ __forceinline__ void lines_allreduce(const kernel_args<N> &a)
     const ulonglong2 mine = i == start ? first_share : share.load(i);
     const size_t at = mine_at + i * (16 * L) + share.thread * 16;
     const uint64_t second = make_room<L>(mine.y) | mark_of<L>(tag);
-#pragma unroll 1
-    for (int q = 1; q < ranks(a); q++) store_line(a.scratch[nth_peer(a, q)] + at, mine.x, second);
+#pragma unroll
+    for (int q = 1; q < (N <= 4 ? N : ranks(a)); q++)
+      if (q < ranks(a)) store_line(a.scratch[nth_peer(a, q)] + at, mine.x, second);
   }
   announce(a, tag);
   for (size_t i = start; i < end; i += step) {

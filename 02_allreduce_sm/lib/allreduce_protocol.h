@@ -141,8 +141,7 @@ ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, enum allreduce_m
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
   const size_t wide = allreduce_wide_bytes(ALLREDUCE_WIDE_BYTES, n) / 8 / ALLREDUCE_WIDE_WORDS;
   const size_t parts[ALLREDUCE_METHODS] = {
-      ALLREDUCE_LL_BYTES / 8 * ALLREDUCE_LINE,
-      (wide + 16) * ALLREDUCE_WIDE_LINE,
+      ALLREDUCE_LL_BYTES / 8 * ALLREDUCE_LINE, (wide + 16) * ALLREDUCE_WIDE_LINE,
       2 * (size_t)allreduce_slice_lines(ALLREDUCE_TWOHOP_BYTES, n) * (ALLREDUCE_LINE + 1),
       0 /* pushes have slots, after all lines */
   };

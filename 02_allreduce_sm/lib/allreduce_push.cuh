@@ -64,8 +64,8 @@ static __device__ __forceinline__ void load_own(const kernel_args<N> &a, size_t 
 #pragma unroll
   for (int u = 0; u < U; u++, i += 32)
     if (i < end)
-      v[u] = load_aligned<T, uint4>(a.send - a.push.skip + i * ALLREDUCE_WORD, a.send,
-                                    a.send + a.push.bytes);
+      v[u] = load_word<T, uint4, false>(a.send - a.push.skip + i * ALLREDUCE_WORD, a.send,
+                                        a.send + a.push.bytes);
 }
 
 /* Pushes chunk `round` of every other rank's slice into the slots of that rank; but nothing if this
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void add_chunk(const kernel_args<N> &a, uint32
 #pragma unroll
       for (int u = 0; u < U; u++)
         if (i + u * 32 + lane < c.words)
-          store_aligned<T>(to + u * (32 * ALLREDUCE_WORD), word[u], recv, recv + a.push.bytes);
+          store_word<T, false>(to + u * (32 * ALLREDUCE_WORD), word[u], recv, recv + a.push.bytes);
     }
   }
 }

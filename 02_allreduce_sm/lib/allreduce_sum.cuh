@@ -43,23 +43,27 @@ static __device__ __noinline__ void store_elements(char *to, Word word, const ch
   }
 }
 
-/* The same, from an address that may be aligned to a word. */
-template <typename T, typename Word>
-static __device__ __forceinline__ Word load_aligned(const char *from, const char *begin,
-                                                    const char *end)
+/* A word of the vector, if it can be had at once, or its elements. WHOLE: the kernel is for vectors
+ * of whole and aligned words, has no code for other ones, and is faster for that: on H200 by 3 to
+ * 9 % up to 1 MiB. */
+template <typename T, typename Word, bool WHOLE>
+static __device__ __forceinline__ Word load_word(const char *from, const char *begin,
+                                                 const char *end)
 {
+  if (WHOLE) return from < end ? *(const Word *)from : Word{};
   return (uintptr_t)from % sizeof(Word) == 0 && from >= begin && from + sizeof(Word) <= end
              ? *(const Word *)from
              : load_elements<T, Word>(from, begin, end);
 }
 
-template <typename T, typename Word>
-static __device__ __forceinline__ void store_aligned(char *to, Word word, const char *begin,
-                                                     const char *end)
+template <typename T, bool WHOLE, typename Word>
+static __device__ __forceinline__ void store_word(char *to, Word word, const char *begin,
+                                                  const char *end)
 {
-  if ((uintptr_t)to % sizeof(Word) == 0 && to >= begin && to + sizeof(Word) <= end)
+  if (WHOLE ? to < end
+            : (uintptr_t)to % sizeof(Word) == 0 && to >= begin && to + sizeof(Word) <= end)
     *(Word *)to = word;
-  else
+  else if (!WHOLE)
     store_elements<T>(to, word, begin, end);
 }
 

@@ -78,20 +78,23 @@ static __device__ __forceinline__ void await_announcements(const kernel_args<N> 
 }
 
 /* S defines how elements are added. */
-template <typename S, int N>
+template <typename S, bool WHOLE, int N>
 static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
 {
   typedef typename S::element T;
   const uint32_t slice = allreduce_slice_lines(a.count * sizeof(T), ranks(a));
-  const uint32_t step = gridDim.x * blockDim.x, start = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint32_t step = gridDim.x * blockDim.x;
+  const uint32_t warp =
+      blockIdx.x + gridDim.x * (threadIdx.x / 32); /* next to each other: blocks */
+  const uint32_t start = warp * 32 + threadIdx.x % 32;
   const size_t bytes = a.count * sizeof(T), slice_bytes = slice * ALLREDUCE_LINE;
   const auto load = [&](int p, size_t at) {
     at += p * slice_bytes;
-    return load_aligned<T, ulonglong2>(a.send + at, a.send, a.send + bytes);
+    return load_word<T, ulonglong2, WHOLE>(a.send + at, a.send, a.send + bytes);
   };
   const auto store = [&](int p, size_t at, ulonglong2 data) {
     char *recv = a.recv[a.rank];
-    store_aligned<T>(recv + p * slice_bytes + at, data, recv, recv + bytes);
+    store_word<T, WHOLE>(recv + p * slice_bytes + at, data, recv, recv + bytes);
   };
   const line_for_another<N> first(a, start);
   wait_for_kernel_before(a);

@@ -28,18 +28,18 @@ static constexpr int fit(enum allreduce_method method)
   return method == ALLREDUCE_WIDE || method == ALLREDUCE_TWOHOP ? 2 : 1;
 }
 
-template <typename S, int N, int L>
+template <typename S, int N, int L, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, fit(L == LL ? ALLREDUCE_LL : ALLREDUCE_WIDE))
     lines_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  lines_allreduce<S, N, L>(a);
+  lines_allreduce<S, N, L, WHOLE>(a);
 }
 
-template <typename S, int N>
+template <typename S, int N, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS, fit(ALLREDUCE_TWOHOP))
     twohop_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  twohop_allreduce<S>(a);
+  twohop_allreduce<S, WHOLE>(a);
 }
 
 /* Two fit on a multiprocessor, so that the blocks of the next kernel find room when it is launched
@@ -54,22 +54,22 @@ static __global__ void __launch_bounds__(THREADS, 2)
 template <int N>
 using kernel = void (*)(const kernel_args<N>);
 
-template <typename S, int N>
+template <typename S, int N, bool WHOLE>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
-  return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL>
-         : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE>
-         : method == ALLREDUCE_TWOHOP ? twohop_kernel<S, N>
+  return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL, WHOLE>
+         : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE, WHOLE>
+         : method == ALLREDUCE_TWOHOP ? twohop_kernel<S, N, WHOLE>
                                       : push_kernel<S, N>;
 }
 
 template <int N>
-static kernel<N> kernel_for(enum allreduce_method method, ncclDataType_t type)
+static kernel<N> kernel_for(enum allreduce_method method, ncclDataType_t type, bool whole)
 {
 #define KERNEL_OF(type, sum, bits)                                            \
   case type:                                                                  \
     static_assert(sizeof(sum::element) == sizeof(bits), "an element's size"); \
-    return kernel_of<sum, N>(method);
+    return whole ? kernel_of<sum, N, true>(method) : kernel_of<sum, N, false>(method);
   switch (type) {
     ALLREDUCE_TYPES(KERNEL_OF)
   default:
@@ -83,7 +83,7 @@ template <int N>
 static ncclResult_t launch(const struct allreduce_handle *h, const struct allreduce_call *call,
                            cudaStream_t stream)
 {
-  const kernel<N> launched = kernel_for<N>(call->launch.method, call->type);
+  const kernel<N> launched = kernel_for<N>(call->launch.method, call->type, call->whole);
   if (launched == NULL)
     return allreduce_fail(ncclInvalidArgument, "no kernel adds type %d", (int)call->type);
   kernel_args<N> a = {};
@@ -130,13 +130,13 @@ static cudaError_t load(bool *overlaps)
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
-  cudaFuncAttributes attributes;
+  cudaFuncAttributes attributes = {};
   int driver = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
-  for (int m = 0; m < ALLREDUCE_METHODS; m++)
+  for (int i = 0; i < 2 * ALLREDUCE_METHODS; i++)
     for (ncclDataType_t type : types) {
-      if (e != cudaSuccess) return e;
-      e = cudaFuncGetAttributes(&attributes, kernel_for<N>((enum allreduce_method)m, type));
+      const auto launched = kernel_for<N>((enum allreduce_method)(i / 2), type, i % 2 == 1);
+      if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, launched);
     }
   *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
   return e;

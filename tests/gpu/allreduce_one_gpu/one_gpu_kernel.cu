@@ -63,11 +63,11 @@ static __global__ void __launch_bounds__(256) sequence(const step<N> *steps, int
     if (s.bytes == 0)
       ; /* nothing is launched */
     else if (s.method == ALLREDUCE_LL)
-      lines_allreduce<S, N, LL>(s.args);
+      lines_allreduce<S, N, LL, false>(s.args);
     else if (s.method == ALLREDUCE_WIDE)
-      lines_allreduce<S, N, WIDE>(s.args);
+      lines_allreduce<S, N, WIDE, false>(s.args);
     else if (s.method == ALLREDUCE_TWOHOP)
-      twohop_allreduce<S>(s.args);
+      twohop_allreduce<S, false>(s.args);
     else
       push_allreduce<S, 2>(s.args);
     meet_own_blocks(s.came, meetings);
