@@ -56,33 +56,6 @@ EXPECTED
   if grep -qf "$WORK/digests" "$WORK/out"; then false; fi
 }
 
-refused() { # refused TEXT-OF-MATRIX PATTERN-OF-THE-LINE
-  printf '%b' "$1" >"$WORK/matrix"
-  for launcher in $LAUNCHERS; do
-    start "$launcher" 2 03_alltoallv_sm --matrix "$WORK/matrix"
-    exits_with 2
-    one_line "^alltoallv_sm: --matrix: .*$2"
-  done
-}
-
-@test "matrices: good ones are exchanged, bad ones get one clear line" {
-  verified pthread 2 --matrix "$TOP/tests/cli/cases/matrix.txt"
-  prints '^  Received from rank 1: 1 elements at offset 0$'
-  verified pthread 3 --matrix "$TOP/tests/cli/cases/matrix.txt" -d int8
-  refused '4 8 2\n4 8 4\n4 8 4\n' 'no whole number .*; allowed: multiples, or another --datatype$' # 4-byte elements
-  refused '4 8\n12\n' 'is not square: row 2 has 1 numbers, there are 2 rows; allowed: a square$'
-  refused '4 8\n' 'is not square: row 1 has 2 numbers, there are 1 rows; allowed: a square$'
-  refused '4\n' 'is 1 x 1; allowed: at least 2'
-  refused '4 -8\n4 4\n' "row 1, column 2: '-8' is not a number of bytes; allowed: "
-  refused '4 8\n4 x4\n' "row 2, column 2: 'x4' is not a number of bytes; allowed: "
-  refused '4 99999999999999999999999\n4 4\n' 'is not a number of bytes; allowed: '
-  refused '' 'is 0 x 0; allowed: at least 2'
-  printf '0 1099511627776\n0 0\n' >"$WORK/matrix"
-  start pthread 2 03_alltoallv_sm --matrix "$WORK/matrix"
-  exits_with 2
-  one_line 'needs .* MiB of device memory'
-}
-
 @test "a method that cannot run here is exit code 77 and one clear line" {
   for method in barrier lines copy-engine; do
     CPU_STANDIN_LSA_RANKS=2 start pthread 4 03_alltoallv_sm --method $method
@@ -104,10 +77,10 @@ assert {r["pattern"] for r in rows} == {"uniform", "skew", "unaligned"}
 assert {r["variant"] for r in rows} >= {"send/recv", "barrier", "lines", "alltoallv", "device counts", "copy engine"}
 assert all(r["wrong"] == 0 for r in rows)
 PYTHON
-  start pthread 3 03_alltoallv_sm --bench --matrix "$TOP/tests/cli/cases/matrix.txt" --repetitions 2 -G 1 -J "$WORK/out.csv"
+  start pthread 3 03_alltoallv_sm --bench --pattern skew -b 408 -e 408 -n 3 --repetitions 2 -G 1 -J "$WORK/out.csv"
   exits_with 0
   says '^note: no column copy engine: it was never tried in a graph$'
-  grep '^matrix,408,102,float,3,1,send/recv,' "$WORK/out.csv"
+  grep '^skew,408,102,float,3,1,send/recv,' "$WORK/out.csv"
 }
 
 @test "all cases of the AlltoAllV on 1, 3 and 4 ranks, by send/recv, on two hosts, and as processes" {
