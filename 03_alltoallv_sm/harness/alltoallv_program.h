@@ -13,7 +13,7 @@
 #include "lib/alltoallv.h"
 #include "simple/alltoallv_simple.h"
 
-/* What moves the bytes: --method, which names the first seven, and two more of --bench. */
+/* What moves the bytes: --method, and one more of --bench. */
 enum {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */
   METHOD_SENDRECV, /* simple/: */
@@ -37,7 +37,6 @@ extern const struct method methods[];
 struct program_options {
   const char *pattern; /* NULL: not given */
   int method;          /* number in methods */
-  bool device_counts;
 };
 extern struct program_options program_options;
 
@@ -51,9 +50,8 @@ enum { PROGRAM_GUARD = 256 };
  * peers. Collective. */
 void program_layout(struct exchange *x);
 
-/* Send buffer and guarded receive buffer for x->sends, x->receives, which are equal on all ranks,
- * and device counts.
- */
+/* Send buffer and guarded receive buffer of x->bytes, which are equal on all ranks, and device
+ * counts. */
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 

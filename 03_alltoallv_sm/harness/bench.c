@@ -18,10 +18,10 @@ struct sweep {
   const char *const *patterns;
   int npatterns;
   cudaStream_t stream;
-  struct exchange x;           /* of the size that is being measured */
-  struct pattern_most most;    /* of that */
-  size_t send_slot, recv_slot; /* bytes of one of the exchanges that lie side by side */
-  struct segment *expected;    /* what arrives in all slots */
+  struct exchange x;        /* of the size that is being measured */
+  struct pattern_most most; /* of that */
+  size_t slot; /* bytes of one of the exchanges that lie side by side, in both buffers */
+  struct segment *expected; /* what arrives in all slots */
   int reach;       /* ranks that the library's kernel reaches, and so do those of simple/ */
   const char *how; /* the bytes of the library move */
 };
@@ -64,15 +64,13 @@ static void fill(void *state, struct bench_size size)
   char error[LAUNCHER_TEXT] = ""; /* none: checked before */
   set_counts(s, size.series, size.count, error);
   program_layout(x);
-  s->send_slot = s->most.sends * x->type->size;
-  s->recv_slot = s->most.receives * x->type->size;
+  s->slot = s->most.buffer * x->type->size;
   CUDACHECK(cudaMemcpyAsync(x->device_counts, x->sendcounts, (size_t)n * sizeof(size_t),
                             cudaMemcpyHostToDevice, s->stream));
   program_guard(x, c->guarded, s->stream);
   for (size_t slot = 0; slot < (size_t)size.slots; slot++)
-    program_prepare(x, x->send + slot * s->send_slot,
-                    c->guarded + PROGRAM_GUARD + slot * s->recv_slot, (uint32_t)slot + 1,
-                    s->expected + slot * (size_t)n, s->stream);
+    program_prepare(x, x->send + slot * s->slot, c->guarded + PROGRAM_GUARD + slot * s->slot,
+                    (uint32_t)slot + 1, s->expected + slot * (size_t)n, s->stream);
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(x->me); /* the bare push waits for nobody, so all have to be ready */
 }
@@ -95,8 +93,8 @@ static void call(void *state, struct bench_size size, long slot, cudaStream_t st
   const struct column *c = state;
   const struct sweep *s = c->sweep;
   (void)size;
-  c->method->call(&s->x, s->x.send + (size_t)slot * s->send_slot,
-                  c->guarded + PROGRAM_GUARD + (size_t)slot * s->recv_slot, stream);
+  const size_t at = (size_t)slot * s->slot;
+  c->method->call(&s->x, s->x.send + at, c->guarded + PROGRAM_GUARD + at, stream);
 }
 
 /* GB/s that each rank's copy engines move to all others, without synchronization; slowest rank. */
@@ -105,8 +103,7 @@ static double copy_limit(const struct sweep *s)
   enum { COPIES = 28 }; /* long enough for launches not to matter */
   struct exchange x = s->x;
   const int n = x.me->nranks;
-  const size_t smaller = x.recv_bytes < x.send_bytes ? x.recv_bytes : x.send_bytes;
-  const size_t bytes = smaller / (size_t)n / 4096 * 4096;
+  const size_t bytes = x.bytes / (size_t)n / 4096 * 4096;
   if (n == 1 || bytes == 0) return 0;
   for (int p = 0; p < n; p++)
     x.sendcounts[p] = x.recvcounts[p] = p == x.me->rank ? 0 : bytes / x.type->size;
@@ -128,8 +125,8 @@ static const char *wrong_options(const struct options *opt, int nranks)
 {
   const bool simple = !methods[program_options.method].library;
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
-  if (program_options.device_counts + opt->bench + simple > 1)
-    return "--bench, --device-counts and a --method of simple/ exclude each other; allowed: one";
+  if (opt->bench && (simple || program_options.method == METHOD_DEVICE_COUNTS))
+    return "--bench measures all methods; allowed: --method auto, lsa, lib-sendrecv";
   if (launcher_graphs_can_deadlock && opt->graph_launches)
     return "--cudagraph with several GPUs in one process can deadlock; allowed: the build with "
            "MPI=1";
@@ -153,14 +150,12 @@ static int choose_sizes(struct sweep *s, const struct options *opt, struct optio
   snprintf(error, sizeof error, "%s", wrong_options(opt, x->me->nranks));
   for (int i = 0; i < s->npatterns && !*error; i++) {
     set_counts(s, i, most, error);
-    if (s->most.sends > x->sends) x->sends = s->most.sends;
-    if (s->most.receives > x->receives) x->receives = s->most.receives;
+    if (s->most.buffer * size > x->bytes) x->bytes = s->most.buffer * size;
   }
   if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
-  /* counts are rounded up, at most by 16 elements, in each of the exchanges side by side */
-  const size_t more = 16 * n * (size_t)sizes->iterations;
-  x->sends += more, x->receives += more;
-  const size_t bytes = (x->sends + 2 * x->receives) * size + HANDLE;
+  /* counts are rounded up, at most by 16 bytes each, in all exchanges side by side */
+  x->bytes += 16 * n * (size_t)sizes->iterations;
+  const size_t bytes = 3 * x->bytes + HANDLE;
   return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 
@@ -214,17 +209,13 @@ static int run_once(struct sweep *s, const struct options *opt)
   const int n = x->me->nranks;
   const struct method *method = &methods[program_options.method];
   const struct bench_size size = {.count = opt->count, .slots = 1};
-  const bool device = program_options.device_counts;
-  struct column c = column_of(s, device ? &methods[METHOD_DEVICE_COUNTS] : method);
+  struct column c = column_of(s, method);
   struct verifier verifier; /* for --digest */
   launcher_step(method->name);
-  launcher_note(x->me, "AlltoAllV: %s%s", method->library ? s->how : method->name,
-                device            ? " (device counts)"
-                : method->library ? ""
-                                  : " (simple)");
+  launcher_note(x->me, "AlltoAllV: %s: %s", method->name, method->library ? s->how : "simple/");
   fill(&c, size);
   call(&c, size, 0, s->stream);
-  if (device) {
+  if (program_options.method == METHOD_DEVICE_COUNTS) {
     const size_t row = (size_t)n * sizeof(size_t), *counts = x->device_counts + n;
     CUDACHECK(cudaMemcpyAsync(x->recvcounts, counts, row, cudaMemcpyDeviceToHost, s->stream));
     CUDACHECK(cudaMemcpyAsync(x->rdispls, counts + n, row, cudaMemcpyDeviceToHost, s->stream));

@@ -57,10 +57,9 @@ struct pattern_most pattern_counts(const char *pattern, const struct rank *me, s
       sends += counts[rank][p];
       receives += counts[p][rank];
     }
-    const size_t wire = (sends > receives ? sends : receives) - counts[rank][rank];
-    if (sends > most.sends) most.sends = sends;
-    if (receives > most.receives) most.receives = receives;
-    if (wire > most.wire) most.wire = wire;
+    const size_t larger = sends > receives ? sends : receives;
+    if (larger > most.buffer) most.buffer = larger;
+    if (larger - counts[rank][rank] > most.wire) most.wire = larger - counts[rank][rank];
     sendcounts[rank] = counts[me->rank][rank];
     recvcounts[rank] = counts[rank][me->rank];
   }

@@ -32,9 +32,9 @@
 #define PATTERN_NAME(name, rounding, weight) " " name
 #define PATTERN_NAMES PATTERNS(PATTERN_NAME)
 
-/* The most elements that any rank sends, receives, and moves over its link in one direction. */
+/* The most elements that any rank sends or receives, and moves over its link in one direction. */
 struct pattern_most {
-  size_t sends, receives, wire;
+  size_t buffer, wire;
 };
 
 /* The counts of this rank, in elements, if a rank that sends at all sends about `total`. If there

@@ -10,16 +10,14 @@
 
 struct program_options program_options;
 
-#define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv"
+#define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv|device-counts"
 const struct option_spec harness_options[] = {
     {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
      "who sends how much to whom (halving):" PATTERN_NAMES, 0, 0},
     {"method", 0, OPTION_CHOICE, &program_options.method, METHODS,
-     "how to move the bytes (auto): auto, lsa and lib-sendrecv are the library, the others are in "
-     "simple/",
+     "how to move the bytes (auto): auto, lsa and lib-sendrecv are the library, and device-counts "
+     "with counts that only the device knows; the others are in simple/",
      0, 0},
-    {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
-     "the send counts are known to the device only", 0, 0},
     {0},
 };
 
@@ -27,11 +25,12 @@ const struct option_spec harness_options[] = {
 
 void program_layout(struct exchange *x)
 {
-  size_t largest = x->sends = x->receives = 0;
+  size_t largest = 0, sends = 0;
+  x->receives = 0;
   for (int p = 0; p < x->me->nranks; p++) {
-    x->sdispls[p] = x->sends;
+    x->sdispls[p] = sends;
     x->rdispls[p] = x->receives;
-    x->sends += x->sendcounts[p];
+    sends += x->sendcounts[p];
     x->receives += x->recvcounts[p];
     if (x->sendcounts[p] > largest) largest = x->sendcounts[p];
   }
@@ -42,10 +41,8 @@ void program_layout(struct exchange *x)
 
 void program_allocate(struct exchange *x)
 {
-  x->send_bytes = x->sends * x->type->size;
-  x->recv_bytes = x->receives * x->type->size;
-  x->guarded_bytes = x->recv_bytes + 2 * PROGRAM_GUARD;
-  NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
+  x->guarded_bytes = x->bytes + 2 * PROGRAM_GUARD;
+  NCCLCHECK(ncclMemAlloc((void **)&x->send, x->bytes));
   NCCLCHECK(ncclMemAlloc((void **)&x->guarded, x->guarded_bytes));
   CUDACHECK(cudaMalloc((void **)&x->device_counts, 3 * (size_t)x->me->nranks * sizeof(size_t)));
   CUDACHECK(cudaMalloc((void **)&x->words, (size_t)x->me->nranks * sizeof *x->words));

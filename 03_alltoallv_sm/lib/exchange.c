@@ -71,7 +71,7 @@ static bool next_part(struct side *s, int p, size_t element, uint64_t *bytes, ui
   s->packed = at + s->counts[p];
   *bytes = s->counts[p] * element;
   *offset = at * element;
-  if (*bytes > 0 && *offset < s->begin) s->begin = *offset;
+  if (*bytes > 0 && (s->end == 0 || *offset < s->begin)) s->begin = *offset;
   if (*bytes > 0 && *offset + *bytes > s->end) s->end = *offset + *bytes;
   return true;
 }
@@ -80,7 +80,6 @@ static bool next_part(struct side *s, int p, size_t element, uint64_t *bytes, ui
 static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, struct side recv,
                                struct alltoallv_request *x)
 {
-  send.begin = recv.begin = UINT64_MAX;
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *a = &h->pairs[p];
     const uint64_t end = recv.end;
@@ -98,8 +97,7 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   if ((send.end > 0 && l->send == NULL) || (recv.end > 0 && l->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
   ALLTOALLV_TRY(locate(h, recv.end, l, x->element));
-  if (send.end > 0 && recv.end > 0 &&
-      overlap((uintptr_t)l->send + send.begin, send.end - send.begin,
+  if (overlap((uintptr_t)l->send + send.begin, send.end - send.begin,
               (uintptr_t)l->recv + recv.begin, recv.end - recv.begin))
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
   return ncclSuccess;

@@ -63,11 +63,11 @@ struct exchange {
   size_t recvcounts[EXCHANGE_MAX_RANKS], rdispls[EXCHANGE_MAX_RANKS];
   size_t places[EXCHANGE_MAX_RANKS]; /* where the peers want what this rank sends */
   size_t largest;                    /* of the counts of all ranks */
-  size_t sends, receives;            /* all that this rank sends, receives */
+  size_t receives;                   /* all that this rank receives */
   char *send, *guarded;              /* guarded: guard bytes, receive buffer, guard bytes */
-  size_t send_bytes, recv_bytes, guarded_bytes; /* of the largest rank: equal on all */
-  size_t *device_counts;                        /* 3 rows, in device memory */
-  unsigned *words; /* for copy engine: one for each rank, in device memory */
+  size_t bytes, guarded_bytes;       /* of send, guarded; of the largest rank: equal on all */
+  size_t *device_counts;             /* 3 rows, in device memory */
+  unsigned *words;                   /* for copy engine: one for each rank, in device memory */
 };
 
 /* Collective: enqueue an exchange. For barrier and lines `recv` lies in x->simple.guarded, for copy

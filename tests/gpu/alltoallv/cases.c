@@ -77,7 +77,7 @@ static void open_handle(struct test *t, double timeout)
                                      .no_early_launch = timeout < 0};
   int reach;
   t->x = (struct exchange){.me = t->me, .type = datatype_find("int8"), .comm = t->comm};
-  t->x.sends = t->x.receives = BUFFER;
+  t->x.bytes = BUFFER;
   program_allocate(&t->x);
   ALLTOALLVCHECK(alltoallv_create(t->comm, &config, &t->handle));
   if (LL_LIMIT < t->handle->ll_bytes) t->handle->ll_bytes = LL_LIMIT; /* on all ranks */
@@ -471,7 +471,7 @@ static int refused(ncclResult_t result, ncclResult_t right, const char *begins)
 static void test_arguments(struct test *t)
 {
   const int n = t->me->nranks;
-  const size_t huge = (size_t)1 << 60, room = (t->x.recv_bytes + PROGRAM_GUARD) / 4;
+  const size_t huge = (size_t)1 << 60, room = (t->x.bytes + PROGRAM_GUARD) / 4;
   const ncclResult_t argument = ncclInvalidArgument, usage = ncclInvalidUsage;
   size_t ten[MAX_RANKS], zero[MAX_RANKS] = {0}, many[MAX_RANKS] = {huge}, packed[MAX_RANKS] = {0};
   size_t overlap[MAX_RANKS], beyond[MAX_RANKS], received[MAX_RANKS], after[MAX_RANKS];
