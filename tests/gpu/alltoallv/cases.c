@@ -504,6 +504,8 @@ static void test_arguments(struct test *t)
               "what rank 0 gets or sends overf") &
       refused(A2A(send, zero, NULL, recv, many, NULL, 64), argument,
               "what rank 0 gets or sends overf") &
+      refused(A2A(send, ten, many, recv, ten, NULL, 64), argument,
+              "what rank 0 gets or sends overf") &
       refused(A2A(recv, ten, NULL, recv, ten, NULL, 4), usage, "send and receive ranges overlap") &
       refused(DEV(NULL, d, recv, 10, 0, d + n), argument, "NULL buffer") &
       refused(DEV(send, d, recv, 10, 2, d + n), argument, "unknown layout") &
