@@ -48,7 +48,8 @@ static bool has_timed_out(const struct alltoallv_handle *h)
 ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h)
 {
   if (!has_timed_out(h)) return ncclSuccess;
-  return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
+  return alltoallv_fail(ncclRemoteError, "the handle has timed out before: a late rank may still "
+                                         "write into its buffers, so do not free them");
 }
 
 /* The sentence for an error, and its result. */
@@ -380,9 +381,7 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   ALLTOALLV_TRY(registered(handle, buff, &w));
   /* When my exchanges are over, all that peers store here has arrived. */
   ALLTOALLV_CUDATRY(cudaDeviceSynchronize());
-  if (has_timed_out(handle))
-    return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still write "
-                                           "into the buffer, so do not free it");
+  ALLTOALLV_TRY(alltoallv_check_timeout(handle));
   ALLTOALLV_NCCLTRY(close_window(handle, w));
   return ncclSuccess;
 }
