@@ -26,9 +26,7 @@ static float element(const struct rank *me, int from, int to, size_t i)
   return (float)((size_t)(from * me->nranks + to) * 1009 + i % 1009);
 }
 
-/* Compares every element of the parts, and then the rest with the 0xFF bytes (NaN) that were there
- * before. cudaMemcpy does not wait for our stream, which is non-blocking: the caller has waited for
- * it. */
+/* Compares every element of the parts, and then the rest with the NaN that were there before. */
 static int check(const struct rank *me, const char *what, const float *window, float *host,
                  size_t elements, const size_t *recvcounts, const size_t *rdispls)
 {
@@ -68,14 +66,13 @@ static int run(const struct rank *me, const struct options *opt)
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&comm, n, id, me->rank));
-  /* Non-blocking: no other stream waits for it, and no cudaMemcpy, unless we say so. */
+  /* Non-blocking: no other stream waits for it, and no cudaMemcpy, unless we synchronize. */
   CUDACHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   launcher_print_ranks(me, "  Rank %d communicator initialized using device %d\n", me->rank,
                        me->device);
 
   launcher_step("STEP 3: counts and displacements");
-  /* What a rank will receive only the others know, so all ranks exchange their counts. Parts lie
-   * one after the other: the displacement of each is the sum of the counts before. */
+  /* Only a sender knows its counts, so all ranks exchange theirs. Parts lie one after the other. */
   launcher_print(me, "Setting up AlltoAllV with variable-sized transfers\n");
   alltoallv_t handle;
   ALLTOALLVCHECK(alltoallv_create(comm, NULL, &handle));
@@ -89,9 +86,8 @@ static int run(const struct rank *me, const struct options *opt)
   launcher_print(me, "\n  Total send elements: %zu, Total recv elements: %zu\n", sends, receives);
 
   launcher_step("STEP 4: symmetric memory");
-  /* Peers write into a window: memory from ncclMemAlloc that all ranks register together. The size
-   * is the same on all ranks: what the rank needs that receives most. Data may be sent from any
-   * device memory. */
+  /* Peers write into a window: memory from ncclMemAlloc that all ranks register together, of one
+   * size: what the rank needs that receives most. Data may be sent from any device memory. */
   const size_t most = (size_t)launcher_max(me, (double)receives), elements = most + 2 * GUARD;
   launcher_print(me, "Symmetric Memory allocation\n");
   launcher_print_ranks(me, "  Rank %d allocating send: %.2f MB, recv: %.2f MB\n", me->rank,
@@ -125,12 +121,12 @@ static int run(const struct rank *me, const struct options *opt)
   int code = check(me, "send/recv", window, host, elements, recvcounts, rdispls);
 
   launcher_step("STEP 7: with the library");
-  /* One call. It enqueues a kernel or, where the ranks do not share memory, sends and receives. */
+  /* One call. It enqueues a kernel or, where the ranks do not share memory, sends and receives.
+   * First the output is poisoned again, so that a result of STEP 6 cannot pass. */
   const char *how;
   ncclResult_t async_error;
   ALLTOALLVCHECK(alltoallv_info(handle, NULL, &how));
   launcher_note(me, "AlltoAllV: %s", how);
-  /* so that a result of STEP 6 cannot pass */
   CUDACHECK(cudaMemsetAsync(window, 0xFF, elements * sizeof(float), stream));
   ALLTOALLVCHECK(alltoallv(handle, sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls,
                            sizeof(float), stream));

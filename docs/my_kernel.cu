@@ -43,7 +43,11 @@ static void run(int rank, ncclUniqueId id)
   ncclComm_t comm;
   ncclWindow_t window;
   ncclDevComm dev_comm;
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
+  ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
   ncclDevCommRequirements requirements = {};
+#endif
   cudaStream_t stream;
   int *memory;
   const size_t bytes = RANKS * COUNT * sizeof(int);

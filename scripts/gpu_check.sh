@@ -124,9 +124,8 @@ rows 03 full mpi "$most" "10,000 exchanges at random" launch tests/gpu/alltoallv
 rows 03 full mpi $pair "pairs beyond 4 GiB" launch $three --pattern one-hot --count 5368709197 -d int8
 for method in sendrecv lsa; do
   rows 03 full mpi "$some" "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
-  rows 03 full mpi "$some" "$method with device counts" \
-    launch $three --method ${method/sendrecv/lib-sendrecv} --device-counts
 done
+rows 03 full mpi "$some" "device counts" launch $three --method device-counts
 rows 03 quick mpi "$some" "own GPU only, $three" own_gpu $three --method lsa
 rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern random
 

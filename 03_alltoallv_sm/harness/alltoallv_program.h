@@ -13,7 +13,7 @@
 #include "lib/alltoallv.h"
 #include "simple/alltoallv_simple.h"
 
-/* What moves the bytes: --method, which names the first seven, and two more of --bench. */
+/* What moves the bytes: --method, and one more of --bench. */
 enum {
   METHOD_AUTO,     /* the library: the kernel where it can run, else send/recv */
   METHOD_SENDRECV, /* simple/: */
@@ -29,23 +29,19 @@ enum {
 struct method {
   const char *name; /* in notes and in --bench */
   void (*call)(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-  bool library, simple;      /* of lib/; needs simple_open, and its window */
+  bool library, simple;      /* of lib/; needs simple_open, and its buffer */
   alltoallv_method_t handle; /* which handle it needs */
 };
 extern const struct method methods[];
 
 struct program_options {
-  const char *pattern, *matrix_file; /* NULL: not given */
-  int method;                        /* number in methods */
-  bool device_counts, beside;
+  const char *pattern; /* NULL: not given */
+  int method;          /* number in methods */
 };
 extern struct program_options program_options;
 
 /* The stores of barrier alone: what waiting costs. */
 void bare_push_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
-
-/* All bits of `count` numbers (a multiple of 256) become 1 in 32 rounds or more. */
-void compute_launch(uint32_t *numbers, size_t count, int rounds, cudaStream_t stream);
 
 /* Bytes of guard before and after the receive buffer, of any alignment. */
 enum { PROGRAM_GUARD = 256 };
@@ -54,21 +50,17 @@ enum { PROGRAM_GUARD = 256 };
  * peers. Collective. */
 void program_layout(struct exchange *x);
 
-/* Send buffer and window for x->sends, x->receives, which are equal on all ranks, and device
- * counts.
- */
+/* Send buffer and guarded receive buffer of x->bytes, which are equal on all ranks, and device
+ * counts. */
 void program_allocate(struct exchange *x);
 void program_free(struct exchange *x);
 
-/* A handle for --method that knows the window; or says why there is none and ends the job with
- * EXIT_CANNOT_RUN. Collective. */
+/* A handle for --method that knows the receive buffer; or says why there is none and ends the job
+ * with EXIT_CANNOT_RUN. Collective. */
 void program_init(struct exchange *x);
 
-/* A mismatch of counts or a timeout that the device has seen ends the job. Waits for nothing. */
-void program_check_async(alltoallv_t handle);
-
-/* Enqueues: guard bytes into all of the window. */
-void program_guard(const struct exchange *x, char *window, cudaStream_t stream);
+/* Enqueues: guard bytes into all of `guarded`. */
+void program_guard(const struct exchange *x, char *guarded, cudaStream_t stream);
 
 /* Enqueues: this rank's input into `send`, which differs between rounds. Says what should arrive at
  * `recv`, as nranks segments. */
@@ -78,6 +70,6 @@ void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t 
 /* Compares every element of the segments and the guard bytes around them, and leaves only guard
  * bytes. Waits. Says on stderr what is wrong, and returns how many elements and bytes are. */
 unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
-                                  const struct exchange *x, char *window, cudaStream_t stream);
+                                  const struct exchange *x, char *guarded, cudaStream_t stream);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All that options ask for and main.c does not do. --bench: the ways to do an AlltoAllV side by
  * side, and two limits measured in the same run: what copy engines move between all pairs, and what
- * stores of a kernel move without waiting. --beside: the same, of one size, alone and beside a
- * kernel that computes. Without them: one exchange of that pattern, type and method. */
+ * stores of a kernel move without waiting. Without --bench: one exchange of that pattern, type and
+ * method. */
 #include "bench.h"
 
 #include <stdio.h>
@@ -13,40 +13,28 @@
 #include "alltoallv_program.h"
 #include "verify.h"
 
-#ifdef CPU_STANDIN
-enum { BESIDE_COUNT = 2048, NUMBERS = 256, ROUNDS = 64 };
-#else
-enum { BESIDE_COUNT = 4 << 20, NUMBERS = 4 << 20, ROUNDS = 7000 }; /* some milliseconds */
-#endif
-
 /* What all columns use in turn. */
 struct sweep {
   const char *const *patterns;
   int npatterns;
   cudaStream_t stream;
-  struct exchange x; /* of the size that is being measured, */
-  size_t *matrix;    /* which this is the matrix of */
-  struct matrix_most most;
-  long slots; /* so many fit side by side into the buffers; of one it takes: */
-  size_t send_slot, recv_slot;
-  struct segment *expected; /* what arrives in all slots; --beside: and the numbers */
+  struct exchange x;        /* of the size that is being measured */
+  struct pattern_most most; /* of that */
+  size_t slot; /* bytes of one of the exchanges that lie side by side, in both buffers */
+  struct segment *expected; /* what arrives in all slots */
   int reach;       /* ranks that the library's kernel reaches, and so do those of simple/ */
   const char *how; /* the bytes of the library move */
-  /* --beside: */
-  uint32_t *numbers; /* of the kernel that computes, */
-  cudaStream_t other;
-  cudaEvent_t reached; /* and how the streams wait for each other */
 };
 
 struct column {
   struct sweep *sweep;
   const struct method *method;
-  char *window;
+  char *guarded;
 };
 
 static struct column column_of(struct sweep *s, const struct method *method)
 {
-  return (struct column){s, method, method->simple ? s->x.simple.window : s->x.window};
+  return (struct column){s, method, method->simple ? s->x.simple.guarded : s->x.guarded};
 }
 
 static double moved(const struct bench *bench, const struct rank *me, struct bench_size size)
@@ -56,34 +44,13 @@ static double moved(const struct bench *bench, const struct rank *me, struct ben
   return (double)(s->most.wire * s->x.type->size);
 }
 
-/* The matrix for `count` elements per sender; that of a file is there. If something is wrong, one
- * line in `error`, which is "" before. */
-static void make_matrix(struct sweep *s, int pattern, size_t count, char *error)
+/* Counts for `count` elements per sender. If something is wrong, one line in `error`, which is ""
+ * before. */
+static void set_counts(struct sweep *s, int pattern, size_t count, char *error)
 {
-  const int n = s->x.me->nranks;
-  if (!program_options.matrix_file)
-    pattern_matrix(s->patterns[pattern], n, count, s->x.type->size, s->matrix, error);
-  s->most = matrix_most(s->matrix, n);
-}
-
-/* ---- a kernel that computes ------------------------------------------------------------------ */
-
-/* The series of --beside. A kernel that exchanges takes multiprocessors from one that computes, or
- * waits for them; a copy engine does not. "both" is at best the larger of the two, at worst their
- * sum. */
-enum { EXCHANGE, COMPUTE, BOTH };
-static const char *const beside[] = {"exchange", "compute", "both"};
-
-/* What is done at this size. Without --beside a series is a pattern. */
-static int what_is_done(struct bench_size size)
-{
-  return program_options.beside ? size.series : EXCHANGE;
-}
-
-static void wait_for(cudaStream_t stream, cudaStream_t other, cudaEvent_t reached)
-{
-  CUDACHECK(cudaEventRecord(reached, other));
-  CUDACHECK(cudaStreamWaitEvent(stream, reached, 0));
+  struct exchange *x = &s->x;
+  s->most = pattern_counts(s->patterns[pattern], x->me, count, x->type->size, x->sendcounts,
+                           x->recvcounts, error);
 }
 
 /* ---- one size -------------------------------------------------------------------------------- */
@@ -93,31 +60,17 @@ static void fill(void *state, struct bench_size size)
   const struct column *c = state;
   struct sweep *s = c->sweep;
   struct exchange *x = &s->x;
-  const int n = x->me->nranks, me = x->me->rank;
+  const int n = x->me->nranks;
   char error[LAUNCHER_TEXT] = ""; /* none: checked before */
-  make_matrix(s, program_options.beside ? 0 : size.series, size.count, error);
-  for (int i = 0; i < n; i++) {
-    x->sendcounts[i] = s->matrix[me * n + i];
-    x->recvcounts[i] = s->matrix[i * n + me];
-  }
+  set_counts(s, size.series, size.count, error);
   program_layout(x);
-  x->room = s->most.receives;
-  s->send_slot = s->most.sends * x->type->size;
-  s->recv_slot = s->most.receives * x->type->size;
-  s->slots = size.slots;
-  while (s->slots > 1 && ((size_t)s->slots * s->send_slot > x->send_bytes ||
-                          (size_t)s->slots * s->recv_slot > x->recv_bytes))
-    s->slots--;
+  s->slot = s->most.buffer * x->type->size;
   CUDACHECK(cudaMemcpyAsync(x->device_counts, x->sendcounts, (size_t)n * sizeof(size_t),
                             cudaMemcpyHostToDevice, s->stream));
-  s->expected[s->slots * n] = (struct segment){s->numbers, NUMBERS, 4, ELEMENTS_GUARD, 0, 0};
-  if (program_options.beside)
-    CUDACHECK(cudaMemsetAsync(s->numbers, 0, NUMBERS * sizeof *s->numbers, s->stream));
-  program_guard(x, c->window, s->stream);
-  for (size_t slot = 0; slot < (size_t)s->slots; slot++)
-    program_prepare(x, x->send + slot * s->send_slot,
-                    c->window + PROGRAM_GUARD + slot * s->recv_slot, (uint32_t)slot + 1,
-                    s->expected + slot * (size_t)n, s->stream);
+  program_guard(x, c->guarded, s->stream);
+  for (size_t slot = 0; slot < (size_t)size.slots; slot++)
+    program_prepare(x, x->send + slot * s->slot, c->guarded + PROGRAM_GUARD + slot * s->slot,
+                    (uint32_t)slot + 1, s->expected + slot * (size_t)n, s->stream);
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(x->me); /* the bare push waits for nobody, so all have to be ready */
 }
@@ -126,30 +79,22 @@ static unsigned long long check(void *state, struct bench_size size)
 {
   const struct column *c = state;
   const struct sweep *s = c->sweep;
-  const int what = what_is_done(size);
-  const int begin = what == COMPUTE ? (int)s->slots * s->x.me->nranks : 0;
-  const int end = (int)s->slots * s->x.me->nranks + (what != EXCHANGE);
+  ncclResult_t async_error; /* counts of two ranks that differ, or a peer that did not come */
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(s->x.me); /* ... and tells nobody when it is done */
-  program_check_async(s->x.handle);
-  return program_verify(c->method->name, s->expected + begin, end - begin, &s->x, c->window,
-                        s->stream);
+  ALLTOALLVCHECK(alltoallv_get_async_error(s->x.handle, &async_error, NULL, NULL));
+  ALLTOALLVCHECK(async_error);
+  return program_verify(c->method->name, s->expected, (int)size.slots * s->x.me->nranks, &s->x,
+                        c->guarded, s->stream);
 }
 
 static void call(void *state, struct bench_size size, long slot, cudaStream_t stream)
 {
   const struct column *c = state;
   const struct sweep *s = c->sweep;
-  const size_t at = (size_t)(slot % s->slots);
-  const int what = what_is_done(size);
-  if (what != EXCHANGE) {
-    wait_for(s->other, stream, s->reached);
-    compute_launch(s->numbers, NUMBERS, ROUNDS, s->other);
-  }
-  if (what != COMPUTE)
-    c->method->call(&s->x, s->x.send + at * s->send_slot,
-                    c->window + PROGRAM_GUARD + at * s->recv_slot, stream);
-  if (what != EXCHANGE) wait_for(stream, s->other, s->reached);
+  (void)size;
+  const size_t at = (size_t)slot * s->slot;
+  c->method->call(&s->x, s->x.send + at, c->guarded + PROGRAM_GUARD + at, stream);
 }
 
 /* GB/s that each rank's copy engines move to all others, without synchronization; slowest rank. */
@@ -157,20 +102,17 @@ static double copy_limit(const struct sweep *s)
 {
   enum { COPIES = 28 }; /* long enough for launches not to matter */
   struct exchange x = s->x;
-  const int n = x.me->nranks, me = x.me->rank;
-  const size_t smaller = x.recv_bytes < x.send_bytes ? x.recv_bytes : x.send_bytes;
-  const size_t bytes = smaller / (size_t)n / 4096 * 4096, count = bytes / x.type->size;
+  const int n = x.me->nranks;
+  const size_t bytes = x.bytes / (size_t)n / 4096 * 4096;
   if (n == 1 || bytes == 0) return 0;
-  for (int p = 0; p < n; p++) {
-    x.sendcounts[p] = p == me ? 0 : count;
-    x.sdispls[p] = (size_t)p * count;
-    x.places[p] = (size_t)me * count;
-  }
-  copy_to_peers(&x, x.send, x.window, s->stream); /* to warm up */
+  for (int p = 0; p < n; p++)
+    x.sendcounts[p] = x.recvcounts[p] = p == x.me->rank ? 0 : bytes / x.type->size;
+  program_layout(&x);
+  copy_to_peers(&x, x.send, x.guarded, s->stream); /* to warm up */
   CUDACHECK(cudaStreamSynchronize(s->stream));
   launcher_barrier(x.me);
   const double start = launcher_microseconds();
-  for (int i = 0; i < COPIES; i++) copy_to_peers(&x, x.send, x.window, s->stream);
+  for (int i = 0; i < COPIES; i++) copy_to_peers(&x, x.send, x.guarded, s->stream);
   CUDACHECK(cudaStreamSynchronize(s->stream));
   const double us = launcher_microseconds() - start;
   return COPIES * (double)bytes * (n - 1) / launcher_max(x.me, us) / 1e3;
@@ -181,14 +123,10 @@ static double copy_limit(const struct sweep *s)
 /* What is wrong with the options together, or "". */
 static const char *wrong_options(const struct options *opt, int nranks)
 {
-  const struct program_options *own = &program_options;
-  const bool simple = !methods[own->method].library;
+  const bool simple = !methods[program_options.method].library;
   if (nranks > EXCHANGE_MAX_RANKS) return "too many ranks; allowed: up to 512";
-  if (own->matrix_file && (own->pattern || opt->count || opt->sizes))
-    return "--matrix sets all counts; allowed: --matrix without --pattern, --count, -b, -e, -f";
-  if (own->device_counts + own->beside + opt->bench + simple > 1)
-    return "--bench, --beside, --device-counts and a --method of simple/ exclude each other; "
-           "allowed: one";
+  if (opt->bench && (simple || program_options.method == METHOD_DEVICE_COUNTS))
+    return "--bench measures all methods; allowed: --method auto, lsa, lib-sendrecv";
   if (launcher_graphs_can_deadlock && opt->graph_launches)
     return "--cudagraph with several GPUs in one process can deadlock; allowed: the build with "
            "MPI=1";
@@ -196,33 +134,28 @@ static const char *wrong_options(const struct options *opt, int nranks)
 }
 
 /* Checks the options, and makes s->x as large as the largest exchange of any rank. `sizes`: only
- * those of the sweep are set already, and a matrix from a file has one only. Collective. */
+ * those of the sweep are set already. Collective. */
 static int choose_sizes(struct sweep *s, const struct options *opt, struct options *sizes)
 {
   enum { HANDLE = 32 << 20 }; /* with scratch memory, at most */
   struct exchange *x = &s->x;
-  const char *file = program_options.matrix_file;
   const size_t n = (size_t)x->me->nranks, size = x->type->size;
   char error[LAUNCHER_TEXT];
   if (!opt->bench) {
-    if (!sizes->count) sizes->count = program_options.beside ? BESIDE_COUNT : 2048;
-    sizes->min_bytes = sizes->max_bytes = sizes->count * size;
+    if (!sizes->count) sizes->count = 2048;
+    sizes->max_bytes = sizes->count * size;
     sizes->iterations = 1;
   }
-  const size_t most = sizes->max_bytes / size + 1;
+  const size_t most = sizes->max_bytes / size;
   snprintf(error, sizeof error, "%s", wrong_options(opt, x->me->nranks));
-  if (!*error && !file) make_matrix(s, 0, most, error); /* 0: what the user typed */
-  if (!*error && file && x->me->rank == 0)              /* hosts may have different ones */
-    pattern_read(file, x->me->nranks, size, s->matrix, error);
-  if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
-  if (file) launcher_broadcast(x->me, s->matrix, n * n * sizeof *s->matrix, 0);
-  for (int i = 0; i < s->npatterns; i++) {
-    make_matrix(s, i, most, error);
-    if (s->most.sends > x->sends) x->sends = s->most.sends;
-    if (s->most.receives > x->receives) x->receives = s->most.receives;
+  for (int i = 0; i < s->npatterns && !*error; i++) {
+    set_counts(s, i, most, error);
+    if (s->most.buffer * size > x->bytes) x->bytes = s->most.buffer * size;
   }
-  if (file) sizes->min_bytes = sizes->max_bytes = x->sends > 0 ? x->sends * size : 1;
-  const size_t bytes = (x->sends + 2 * x->receives) * size + HANDLE;
+  if (launcher_refuse(x->me, error) != EXIT_VERIFIED) return EXIT_USAGE;
+  /* counts are rounded up, at most by 16 bytes each, in all exchanges side by side */
+  x->bytes += 16 * n * (size_t)sizes->iterations;
+  const size_t bytes = 3 * x->bytes + HANDLE;
   return launcher_has_memory(x->me, bytes) ? EXIT_VERIFIED : EXIT_USAGE;
 }
 
@@ -255,7 +188,6 @@ static int run_sweep(struct sweep *s, const struct options *sizes)
 {
   struct column columns[BENCH_MAX_VARIANTS];
   struct bench_variant variants[BENCH_MAX_VARIANTS];
-  const bool alone = !program_options.beside;
   const struct bench bench = {
       .title = "AlltoAllV",
       .variants = variants,
@@ -263,9 +195,9 @@ static int run_sweep(struct sweep *s, const struct options *sizes)
       .rate = "wire",
       .moved = moved,
       .context = s,
-      .series = alone ? s->patterns : beside,
-      .nseries = alone ? s->npatterns : (int)(sizeof beside / sizeof *beside),
-      .series_name = alone ? "pattern" : "beside",
+      .series = s->patterns,
+      .nseries = s->npatterns,
+      .series_name = "pattern",
       .limit = s->reach > 0 ? copy_limit(s) : 0,
   };
   return bench_run(s->x.me, sizes, &bench, s->stream);
@@ -277,23 +209,19 @@ static int run_once(struct sweep *s, const struct options *opt)
   const int n = x->me->nranks;
   const struct method *method = &methods[program_options.method];
   const struct bench_size size = {.count = opt->count, .slots = 1};
-  const bool device = program_options.device_counts;
-  struct column c = column_of(s, device ? &methods[METHOD_DEVICE_COUNTS] : method);
+  struct column c = column_of(s, method);
   struct verifier verifier; /* for --digest */
   launcher_step(method->name);
-  launcher_note(x->me, "AlltoAllV: %s%s", method->library ? s->how : method->name,
-                device            ? " (device counts)"
-                : method->library ? ""
-                                  : " (simple)");
+  launcher_note(x->me, "AlltoAllV: %s: %s", method->name, method->library ? s->how : "simple/");
   fill(&c, size);
   call(&c, size, 0, s->stream);
-  if (device) {
+  if (program_options.method == METHOD_DEVICE_COUNTS) {
     const size_t row = (size_t)n * sizeof(size_t), *counts = x->device_counts + n;
     CUDACHECK(cudaMemcpyAsync(x->recvcounts, counts, row, cudaMemcpyDeviceToHost, s->stream));
     CUDACHECK(cudaMemcpyAsync(x->rdispls, counts + n, row, cudaMemcpyDeviceToHost, s->stream));
   }
   verifier_init(&verifier, x->me, x->type, s->stream);
-  verifier_digest(&verifier, c.window + PROGRAM_GUARD, x->receives);
+  verifier_digest(&verifier, c.guarded + PROGRAM_GUARD, x->receives);
   int code = check(&c, size) ? EXIT_WRONG_DATA : EXIT_VERIFIED;
   for (int from = 0; from < n; from++)
     if (x->recvcounts[from] != s->expected[from].count) code = EXIT_WRONG_DATA;
@@ -312,14 +240,12 @@ int harness(const struct rank *me, const struct options *opt)
 {
   const size_t n = (size_t)me->nranks;
   static const char *const usual[] = {"uniform", "skew", "unaligned"};
-  const char *pattern = program_options.pattern || opt->bench ? program_options.pattern : "halving";
-  const char *one[] = {program_options.matrix_file ? "matrix" : pattern};
-  size_t matrix[n * n];
+  const char *one = program_options.pattern ? program_options.pattern : "halving";
+  const bool several = opt->bench && !program_options.pattern;
   struct options sizes = *opt;
-  struct sweep s = {.patterns = one[0] ? one : usual,
-                    .npatterns = one[0] ? 1 : (int)(sizeof usual / sizeof *usual),
-                    .x = {.me = me, .type = opt->type},
-                    .matrix = matrix};
+  struct sweep s = {.patterns = several ? usual : &one,
+                    .npatterns = several ? (int)(sizeof usual / sizeof *usual) : 1,
+                    .x = {.me = me, .type = opt->type}};
   struct exchange *x = &s.x;
   launcher_step("bench: setup");
   CUDACHECK(cudaSetDevice(me->device));
@@ -327,30 +253,23 @@ int harness(const struct rank *me, const struct options *opt)
   if (code != EXIT_VERIFIED) return code;
 
   ncclUniqueId id;
-  s.expected = calloc((size_t)sizes.iterations * n + 1, sizeof *s.expected);
+  s.expected = calloc((size_t)sizes.iterations * n, sizeof *s.expected);
   if (!s.expected) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&x->comm, me->nranks, id, me->rank));
   CUDACHECK(cudaStreamCreate(&s.stream));
-  CUDACHECK(cudaStreamCreateWithFlags(&s.other, cudaStreamNonBlocking));
-  CUDACHECK(cudaEventCreate(&s.reached));
-  if (program_options.beside)
-    CUDACHECK(cudaMalloc((void **)&s.numbers, NUMBERS * sizeof *s.numbers));
   program_allocate(x);
   program_init(x);
   ALLTOALLVCHECK(alltoallv_info(x->handle, &s.reach, &s.how));
   if (s.reach > 0) simple_open(x);
-  code = opt->bench || program_options.beside ? run_sweep(&s, &sizes) : run_once(&s, &sizes);
+  code = opt->bench ? run_sweep(&s, &sizes) : run_once(&s, &sizes);
   CUDACHECK(cudaStreamSynchronize(s.stream));
   launcher_barrier(me); /* no rank takes away what a slower one has not finished with */
   if (s.reach > 0) simple_close(x);
-  ALLTOALLVCHECK(alltoallv_unregister(x->handle, x->window));
+  ALLTOALLVCHECK(alltoallv_unregister(x->handle, x->guarded));
   ALLTOALLVCHECK(alltoallv_destroy(x->handle));
   program_free(x);
-  CUDACHECK(cudaFree(s.numbers));
-  CUDACHECK(cudaEventDestroy(s.reached));
-  CUDACHECK(cudaStreamDestroy(s.other));
   CUDACHECK(cudaStreamDestroy(s.stream));
   NCCLCHECK(ncclCommFinalize(x->comm));
   NCCLCHECK(ncclCommDestroy(x->comm));

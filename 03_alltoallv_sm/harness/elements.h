@@ -34,18 +34,14 @@ struct element_errors {
   long long source;                  /* of that segment */
 };
 
-/* The bits of an element. 8 bytes hold everything. 4 bytes mix it: elements of two parts can be
- * alike once a part has more than 2^16 of them. 2 and 1 bytes are a piece of a hash. */
+/* The bits of an element: a hash, or its first bytes. hash_mix gives different numbers different
+ * hashes, and of one exchange all numbers here differ. */
 HASH_FN uint64_t element_bits(const struct segment *s, size_t i)
 {
-  const uint64_t pair = (uint64_t)s->source << 8 | (uint64_t)s->destination;
+  const uint64_t pair = (uint64_t)s->source << 9 | (uint64_t)s->destination;
   const uint64_t seed = pair ^ (uint64_t)s->round * 0x9e3779b1u;
   if (s->source == ELEMENTS_GUARD) return ~0ULL;
-  if (s->size == 8) return seed << 40 ^ i;
-  if (s->size == 4) return (uint32_t)(seed << 16) ^ (uint32_t)i * 0x9e3779b1u;
-  uint64_t hash = (seed << 40 ^ i) * 0x9e3779b97f4a7c15ULL;
-  hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93ULL;
-  return hash >> (64 - 8 * s->size);
+  return hash_mix(seed << 40 ^ i) >> (64 - 8 * s->size);
 }
 
 /* Stores it, or says whether it is wrong: byte by byte, the low one first, wherever it lies. */

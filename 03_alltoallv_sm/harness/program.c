@@ -10,20 +10,14 @@
 
 struct program_options program_options;
 
-#define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv"
+#define METHODS "auto|sendrecv|barrier|lines|copy-engine|lsa|lib-sendrecv|device-counts"
 const struct option_spec harness_options[] = {
     {"pattern", 0, OPTION_STRING, &program_options.pattern, "NAME",
      "who sends how much to whom (halving):" PATTERN_NAMES, 0, 0},
-    {"matrix", 0, OPTION_INPUT, &program_options.matrix_file, "FILE",
-     "the same from a square matrix of bytes, row = source, column = destination", 0, 0},
     {"method", 0, OPTION_CHOICE, &program_options.method, METHODS,
-     "how to move the bytes (auto): auto, lsa and lib-sendrecv are the library, the others are in "
-     "simple/",
+     "how to move the bytes (auto): auto, lsa and lib-sendrecv are the library, and device-counts "
+     "with counts that only the device knows; the others are in simple/",
      0, 0},
-    {"device-counts", 0, OPTION_FLAG, &program_options.device_counts, NULL,
-     "the send counts are known to the device only", 0, 0},
-    {"beside", 0, OPTION_FLAG, &program_options.beside, NULL,
-     "measure every method beside a kernel that computes (--count 4M)", 0, 0},
     {0},
 };
 
@@ -31,11 +25,12 @@ const struct option_spec harness_options[] = {
 
 void program_layout(struct exchange *x)
 {
-  size_t largest = x->sends = x->receives = 0;
+  size_t largest = 0, sends = 0;
+  x->receives = 0;
   for (int p = 0; p < x->me->nranks; p++) {
-    x->sdispls[p] = x->sends;
+    x->sdispls[p] = sends;
     x->rdispls[p] = x->receives;
-    x->sends += x->sendcounts[p];
+    sends += x->sendcounts[p];
     x->receives += x->recvcounts[p];
     if (x->sendcounts[p] > largest) largest = x->sendcounts[p];
   }
@@ -46,19 +41,16 @@ void program_layout(struct exchange *x)
 
 void program_allocate(struct exchange *x)
 {
-  x->send_bytes = x->sends * x->type->size;
-  x->recv_bytes = x->receives * x->type->size;
-  x->window_bytes = x->recv_bytes + 2 * PROGRAM_GUARD;
-  x->room = x->recv_bytes / x->type->size;
-  NCCLCHECK(ncclMemAlloc((void **)&x->send, x->send_bytes + 1));
-  NCCLCHECK(ncclMemAlloc((void **)&x->window, x->window_bytes));
+  x->guarded_bytes = x->bytes + 2 * PROGRAM_GUARD;
+  NCCLCHECK(ncclMemAlloc((void **)&x->send, x->bytes));
+  NCCLCHECK(ncclMemAlloc((void **)&x->guarded, x->guarded_bytes));
   CUDACHECK(cudaMalloc((void **)&x->device_counts, 3 * (size_t)x->me->nranks * sizeof(size_t)));
   CUDACHECK(cudaMalloc((void **)&x->words, (size_t)x->me->nranks * sizeof *x->words));
 }
 
 void program_free(struct exchange *x)
 {
-  NCCLCHECK(ncclMemFree(x->window));
+  NCCLCHECK(ncclMemFree(x->guarded));
   NCCLCHECK(ncclMemFree(x->send));
   CUDACHECK(cudaFree(x->device_counts));
   CUDACHECK(cudaFree(x->words));
@@ -78,7 +70,7 @@ void program_init(struct exchange *x)
     launcher_abort(EXIT_CANNOT_RUN);
   }
   CHECK_NCCL_RESULT(result, "alltoallv_create", alltoallv_last_error());
-  ALLTOALLVCHECK(alltoallv_register(x->handle, x->window, x->window_bytes));
+  ALLTOALLVCHECK(alltoallv_register(x->handle, x->guarded, x->guarded_bytes));
 }
 
 static void library_call(const struct exchange *x, const char *send, char *recv,
@@ -94,7 +86,7 @@ static void device_counts_call(const struct exchange *x, const char *send, char 
   const int n = x->me->nranks;
   size_t *all = x->device_counts;
   const alltoallv_counts_t counts = {
-      .sendcounts = all, .recvcounts = all + n, .rdispls = all + 2 * n, .room = x->room};
+      .sendcounts = all, .recvcounts = all + n, .rdispls = all + 2 * n, .room = x->receives};
   const alltoallv_buffers_t buffers = {send, recv, x->type->size};
   ALLTOALLVCHECK(alltoallv_device_counts(x->handle, &counts, &buffers, 1, stream));
 }
@@ -112,20 +104,11 @@ const struct method methods[] = {
     [METHOD_BARE_PUSH] = {"bare push", bare_push_call, false, true, ALLTOALLV_LSA},
 };
 
-void program_check_async(alltoallv_t handle)
-{
-  ncclResult_t result;
-  ALLTOALLVCHECK(alltoallv_get_async_error(handle, &result, NULL, NULL));
-  if (result == ncclSuccess) return;
-  launcher_error("alltoallv: %s: %s", ncclGetErrorString(result), alltoallv_last_error());
-  launcher_abort(EXIT_FAILED_CALL);
-}
-
 /* ---- data ------------------------------------------------------------------------------------ */
 
-void program_guard(const struct exchange *x, char *window, cudaStream_t stream)
+void program_guard(const struct exchange *x, char *guarded, cudaStream_t stream)
 {
-  CUDACHECK(cudaMemsetAsync(window, ELEMENTS_GUARD_BYTE, x->window_bytes, stream));
+  CUDACHECK(cudaMemsetAsync(guarded, ELEMENTS_GUARD_BYTE, x->guarded_bytes, stream));
 }
 
 void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t round,
@@ -142,9 +125,9 @@ void program_prepare(const struct exchange *x, char *send, char *recv, uint32_t 
 }
 
 unsigned long long program_verify(const char *what, const struct segment *segments, int nsegments,
-                                  const struct exchange *x, char *window, cudaStream_t stream)
+                                  const struct exchange *x, char *guarded, cudaStream_t stream)
 {
-  const struct segment all = {window, x->window_bytes, 1, ELEMENTS_GUARD, 0, 0};
+  const struct segment all = {guarded, x->guarded_bytes, 1, ELEMENTS_GUARD, 0, 0};
   struct element_errors errors, *device;
   /* An allocation, or a kernel's first launch, may wait for a device; and with all ranks in one
    * process the exchange there may wait for this thread. So it has to be over. */

@@ -146,8 +146,8 @@ ncclResult_t alltoallv_counts(alltoallv_t handle, const size_t sendcounts[], siz
  * must equal recvcounts[i] of rank j: the kernel finds where they differ
  * (alltoallv_get_async_error), send/recv does not. Zero counts are fine and so is any alignment;
  * multiples of 16 bytes are fastest. Parts of the send buffer may overlap.
- *   ncclInvalidArgument  NULL; element_bytes is 0, or 4 GiB or more; a count overflows in bytes; a
- *                        part is outside the registered range
+ *   ncclInvalidArgument  NULL; element_bytes is 0, or 4 GiB or more; a count or displacement
+ *                        exceeds 2^55 bytes; a part is outside the registered range
  *   ncclInvalidUsage     recvbuff is not registered (LSA path); parts that are received overlap,
  *                        or send and receive ranges do
  *   ncclRemoteError      the handle has timed out before */
@@ -155,7 +155,10 @@ ncclResult_t alltoallv(alltoallv_t handle, const void *sendbuff, const size_t se
                        const size_t sdispls[], void *recvbuff, const size_t recvcounts[],
                        const size_t rdispls[], size_t element_bytes, cudaStream_t stream);
 
-/* Where the parts of the receive buffer lie when the counts are only known on the device. */
+/* Where the parts of the receive buffer lie when the counts are only known on the device. So many
+ * bytes from recvbuff on have to be registered:
+ *   packed  room * element_bytes
+ *   slots   room * element_bytes * number of ranks */
 typedef enum {
   ALLTOALLV_PACKED = 0, /* one after the other in rank order; `room` elements fit in all */
   ALLTOALLV_SLOTS = 1,  /* the part of rank p at p * room elements; `room` fit from each rank */
@@ -201,13 +204,13 @@ ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_
  *                        The part that is received is undefined (device counts: nothing has moved),
  *                        nothing beside it is written, and the handle stays usable. Asking clears
  *                        it; there may be another one, so ask until there is none.
- *   ncclInvalidUsage     the two ranks made different calls; otherwise as above
+ *   ncclInvalidUsage     the two ranks made different calls (LSA path); otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: end the job, with
  *                        the receive buffers allocated, since the late rank may still write there.
  * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10 (exchange
  * 7)": the seventh of the handle. It gives bytes when the number is not a multiple of
- * element_bytes. On the send/recv path only device counts are compared, and exchanges have no
- * numbers. */
+ * element_bytes. On the send/recv path only device counts that do not fit are found, and exchanges
+ * have no numbers. */
 ncclResult_t alltoallv_get_async_error(alltoallv_t handle, ncclResult_t *result, int *source,
                                        int *destination);
 

@@ -14,6 +14,8 @@ extern "C" {
 
 /* ---- handles ------------------------------------------------------------------------------ */
 
+enum { ALLTOALLV_TEXT = 512 }; /* a sentence */
+
 /* Memory that peers can write. */
 struct alltoallv_window {
   char *base; /* NULL: free entry */
@@ -30,7 +32,7 @@ struct alltoallv_handle {
   int rank, n;
   alltoallv_config_t config; /* max_blocks: of all ranks the least */
   size_t ll_bytes;           /* of a mailbox, for lines: whole groups. See choose_launch */
-  char why[160];
+  char why[ALLTOALLV_TEXT + 16];
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
   bool launches_early;           /* see GRIDDEPCONTROL */
@@ -50,15 +52,14 @@ struct alltoallv_handle {
   cudaStream_t words_stream;
 };
 
-/* The registered buffer that holds this byte, or NULL. */
-struct alltoallv_window *alltoallv_find_window(alltoallv_t handle, const void *address);
+/* The registered buffer that has some of these bytes, or NULL. */
+struct alltoallv_window *alltoallv_find_window(alltoallv_t handle, const void *buff, size_t bytes);
 
-/* Collective, waits. The first `words` words of h->words of every rank, at most 2 n + 16, reach
+/* Collective, waits. The first `words` words of h->words of every rank, at most n + 67, reach
  * h->words of all: those of rank r are at h->words + r * words. */
 ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words);
 
 /* What each rank says of itself when a handle is made or a buffer registered. */
-enum { ALLTOALLV_TEXT = 80 };
 struct alltoallv_answer {
   uint64_t result, max_blocks, method;
   char text[ALLTOALLV_TEXT];
@@ -90,9 +91,6 @@ const char *alltoallv_nccl_reason(ncclResult_t result);
     ncclResult_t try_result = (call);                 \
     if (try_result != ncclSuccess) return try_result; \
   } while (0)
-
-/* An error of an exchange, found by the host; an earlier one that was not read yet stays. */
-void alltoallv_report(struct alltoallv_error *record, const struct alltoallv_error *found);
 
 /* ncclRemoteError if a wait has been given up: other ranks may not come any more. */
 ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h);

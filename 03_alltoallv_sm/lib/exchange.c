@@ -42,7 +42,7 @@ static bool overlap(uint64_t a, uint64_t bytes, uint64_t b, uint64_t more)
 static ncclResult_t locate(alltoallv_t h, uint64_t end, struct alltoallv_payload *l, size_t element)
 {
   if (end == 0 || h->state == NULL) return ncclSuccess;
-  const struct alltoallv_window *w = alltoallv_find_window(h, l->recv);
+  const struct alltoallv_window *w = alltoallv_find_window(h, l->recv, 1);
   if (w == NULL)
     return alltoallv_fail(ncclInvalidUsage,
                           "recvbuff is not registered; call alltoallv_register first");
@@ -55,23 +55,24 @@ static ncclResult_t locate(alltoallv_t h, uint64_t end, struct alltoallv_payload
                         (size_t)end / element, (size_t)room / element);
 }
 
-/* The parts of a buffer, in bytes: what one call after the other has seen of them. */
+/* The parts of a buffer: what one call after the other has seen of them. */
 struct side {
   const size_t *counts, *displs; /* displs NULL: each right after the one before */
-  uint64_t packed;               /* the end of the one before */
-  uint64_t begin, end;           /* of all that are not empty */
+  uint64_t packed;               /* the end of the one before, in elements */
+  uint64_t begin, end;           /* of all that are not empty, in bytes */
 };
 
-/* The one for rank p. False if it overflows. */
+/* The one for rank p, in bytes. False if it is larger, or farther away, than any memory. */
 static bool next_part(struct side *s, int p, size_t element, uint64_t *bytes, uint64_t *offset)
 {
-  *offset = s->packed;
-  if (__builtin_mul_overflow(s->counts[p], element, bytes) ||
-      (s->displs != NULL && __builtin_mul_overflow(s->displs[p], element, offset)) ||
-      __builtin_add_overflow(*offset, *bytes, &s->packed))
-    return false;
-  if (*bytes > 0 && *offset < s->begin) s->begin = *offset;
-  if (*bytes > 0 && s->packed > s->end) s->end = s->packed;
+  const uint64_t at = s->displs != NULL ? s->displs[p] : s->packed;
+  const uint64_t most = ALLTOALLV_TOO_MANY / element;
+  if (s->counts[p] > most || at > most) return false;
+  s->packed = at + s->counts[p];
+  *bytes = s->counts[p] * element;
+  *offset = at * element;
+  if (*bytes > 0 && (s->end == 0 || *offset < s->begin)) s->begin = *offset;
+  if (*bytes > 0 && *offset + *bytes > s->end) s->end = *offset + *bytes;
   return true;
 }
 
@@ -79,7 +80,6 @@ static bool next_part(struct side *s, int p, size_t element, uint64_t *bytes, ui
 static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, struct side recv,
                                struct alltoallv_request *x)
 {
-  send.begin = recv.begin = UINT64_MAX;
   for (int p = 0; p < h->n; p++) {
     struct alltoallv_pair *a = &h->pairs[p];
     const uint64_t end = recv.end;
@@ -97,8 +97,7 @@ static ncclResult_t make_pairs(struct alltoallv_handle *h, struct side send, str
   if ((send.end > 0 && l->send == NULL) || (recv.end > 0 && l->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");
   ALLTOALLV_TRY(locate(h, recv.end, l, x->element));
-  if (send.end > 0 && recv.end > 0 &&
-      overlap((uintptr_t)l->send + send.begin, send.end - send.begin,
+  if (overlap((uintptr_t)l->send + send.begin, send.end - send.begin,
               (uintptr_t)l->recv + recv.begin, recv.end - recv.begin))
     return alltoallv_fail(ncclInvalidUsage, "send and receive ranges overlap");
   return ncclSuccess;
@@ -145,13 +144,12 @@ static ncclResult_t add_payload(struct alltoallv_handle *h, const alltoallv_coun
                                 const alltoallv_buffers_t *b, struct alltoallv_request *x)
 {
   const uint64_t slots = counts->layout == ALLTOALLV_SLOTS ? (uint64_t)h->n : 1;
+  const uint64_t bytes = counts->room * slots * b->element_bytes;
   struct alltoallv_payload *l = &x->payload[x->payloads++];
-  uint64_t bytes;
   *l = (struct alltoallv_payload){
       .send = b->sendbuff, .recv = b->recvbuff, .unit = b->element_bytes};
   if (b->element_bytes > x->widest) x->widest = (uint32_t)b->element_bytes;
-  if (__builtin_mul_overflow(counts->room, b->element_bytes, &bytes) ||
-      __builtin_mul_overflow(bytes, slots, &bytes))
+  if (counts->room > ALLTOALLV_TOO_MANY / slots / b->element_bytes)
     return alltoallv_fail(ncclInvalidArgument, "room overflows");
   if (l->send == NULL || (bytes > 0 && l->recv == NULL))
     return alltoallv_fail(ncclInvalidArgument, "NULL buffer");

@@ -10,7 +10,7 @@
 
 /* ---- errors ------------------------------------------------------------------------------- */
 
-static _Thread_local char last_error[512];
+static _Thread_local char last_error[ALLTOALLV_TEXT];
 
 const char *alltoallv_last_error(void)
 {
@@ -19,14 +19,12 @@ const char *alltoallv_last_error(void)
 
 ncclResult_t alltoallv_fail(ncclResult_t result, const char *format, ...)
 {
-  char sentence[sizeof(last_error)];
   va_list args;
   va_start(args, format);
-  vsnprintf(sentence, sizeof(sentence), format, args);
+  vsnprintf(last_error, sizeof(last_error), format, args);
   va_end(args);
-  for (char *c = sentence; *c != '\0'; c++) /* one line, whatever NCCL has written */
+  for (char *c = last_error; *c != '\0'; c++) /* one line, whatever NCCL has written */
     if (*c == '\n') *c = ' ';
-  memcpy(last_error, sentence, sizeof(last_error));
   return result;
 }
 
@@ -50,15 +48,8 @@ static bool has_timed_out(const struct alltoallv_handle *h)
 ncclResult_t alltoallv_check_timeout(const struct alltoallv_handle *h)
 {
   if (!has_timed_out(h)) return ncclSuccess;
-  return alltoallv_fail(ncclRemoteError, "the handle has timed out before");
-}
-
-void alltoallv_report(struct alltoallv_error *record, const struct alltoallv_error *found)
-{
-  if (has_error(record)) return;
-  *record = *found;
-  record->kind = ALLTOALLV_ERROR_NONE;
-  __atomic_store_n(&record->kind, found->kind, __ATOMIC_RELEASE);
+  return alltoallv_fail(ncclRemoteError, "the handle has timed out before: a late rank may still "
+                                         "write into its buffers, so do not free them");
 }
 
 /* The sentence for an error, and its result. */
@@ -118,24 +109,21 @@ ncclResult_t alltoallv_agree(struct alltoallv_handle *h, size_t words)
 }
 
 /* Collective. Every rank gives its result so far and a text about itself; afterwards h->words has
- * the answers of all. The first failure becomes that of all ranks. A rank that failed has the
- * reason in its own sentence; the others get NCCL's text for the result. `same`: texts must not
- * differ. */
+ * the answers of all. The first failure becomes that of all ranks, with its reason. `same`: texts
+ * must not differ. */
 static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, const char *what,
                              const char *text, bool same)
 {
   struct alltoallv_answer *all = (struct alltoallv_answer *)h->words;
-  const bool own = result != ncclSuccess;
   *all = (struct alltoallv_answer){.result = (uint64_t)result,
                                    .max_blocks = (uint64_t)h->config.max_blocks,
                                    .method = (uint64_t)h->config.method};
-  snprintf(all->text, sizeof(all->text), "%s", text);
+  snprintf(all->text, sizeof(all->text), "%s", result == ncclSuccess ? text : last_error);
   ALLTOALLV_TRY(alltoallv_agree(h, sizeof(*all) / sizeof(uint64_t)));
   for (int r = 0; r < h->n; r++) {
-    result = (ncclResult_t)all[r].result;
-    if (result != ncclSuccess)
-      return alltoallv_fail(result, "rank %d cannot %s: %s", own ? h->rank : r, what,
-                            own ? alltoallv_last_error() : ncclGetErrorString(result));
+    if (all[r].result != ncclSuccess)
+      return alltoallv_fail((ncclResult_t)all[r].result, "rank %d cannot %s: %s", r, what,
+                            all[r].text);
     if (same && strcmp(all[r].text, all[0].text) != 0)
       return alltoallv_fail(ncclInvalidArgument, "ranks 0 and %d cannot %s: %s, but %s", r, what,
                             all[0].text, all[r].text);
@@ -145,8 +133,10 @@ static ncclResult_t agree_on(struct alltoallv_handle *h, ncclResult_t result, co
 
 /* ---- making a handle ---------------------------------------------------------------------- */
 
-static ncclResult_t check_config(alltoallv_config_t *c)
+/* What is this rank's own; `gpu` becomes the PCI id of its GPU. */
+static ncclResult_t find_device(struct alltoallv_handle *h, int *device, char *gpu)
 {
+  alltoallv_config_t *c = &h->config;
   if (c->method < ALLTOALLV_AUTO || c->method > ALLTOALLV_LSA || !(c->timeout_seconds <= 1e9) ||
       c->max_blocks < 0 || c->max_blocks == 1)
     return alltoallv_fail(ncclInvalidArgument,
@@ -154,13 +144,6 @@ static ncclResult_t check_config(alltoallv_config_t *c)
                           "up to 1e9, 0 or at least 2",
                           (int)c->method, c->timeout_seconds, c->max_blocks);
   if (c->timeout_seconds == 0) c->timeout_seconds = 60;
-  return ncclSuccess;
-}
-
-/* What is this rank's own; `gpu` becomes the PCI id of its GPU. */
-static ncclResult_t find_device(struct alltoallv_handle *h, int *device, char *gpu)
-{
-  ALLTOALLV_TRY(check_config(&h->config));
   ALLTOALLV_CUDATRY(cudaEventCreateWithFlags(&h->last_done, cudaEventDisableTiming));
   ALLTOALLV_NCCLTRY(ncclCommCuDevice(h->comm, device));
   ALLTOALLV_CUDATRY(cudaDeviceGetPCIBusId(gpu, ALLTOALLV_TEXT, *device));
@@ -178,6 +161,7 @@ static ncclResult_t agree_on_path(struct alltoallv_handle *h, int device, char *
   if (c->method != ALLTOALLV_SENDRECV) mine = alltoallv_lsa_why_not(h, device, all, &blocks);
   if (c->max_blocks == 0 || c->max_blocks > blocks) c->max_blocks = blocks;
   ALLTOALLV_TRY(agree_on(h, ncclSuccess, "choose the path", mine, false));
+  why_not[0] = '\0';
   for (int r = h->n - 1; r >= 0; r--) {
     if (all[r].method != all[0].method)
       return alltoallv_fail(ncclInvalidArgument,
@@ -223,16 +207,16 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
   return ncclSuccess;
 }
 
-/* Frees the kernel's side and returns the first failure, without a sentence: that for what came
- * before stays. */
+/* Frees the kernel's side. */
 static ncclResult_t free_lsa(struct alltoallv_handle *h)
 {
   char *scratch = h->scratch.base;
-  const ncclResult_t closed = close_window(h, &h->scratch);
-  const ncclResult_t freed = scratch != NULL ? ncclMemFree(scratch) : ncclSuccess;
-  const ncclResult_t gone = h->lsa_comm != NULL ? ncclCommDestroy(h->lsa_comm) : ncclSuccess;
-  h->state = NULL, h->lsa_comm = NULL;
-  return closed != ncclSuccess ? closed : freed != ncclSuccess ? freed : gone;
+  h->state = NULL;
+  ALLTOALLV_NCCLTRY(close_window(h, &h->scratch));
+  if (scratch != NULL) ALLTOALLV_NCCLTRY(ncclMemFree(scratch));
+  if (h->lsa_comm != NULL) ALLTOALLV_NCCLTRY(ncclCommDestroy(h->lsa_comm));
+  h->lsa_comm = NULL;
+  return ncclSuccess;
 }
 
 /* Sets h->state. Returns ncclInvalidUsage on all ranks if there is no symmetric memory on one.
@@ -251,34 +235,34 @@ static ncclResult_t make_lsa(struct alltoallv_handle *h)
  * h->words, so these are allocated first. */
 static ncclResult_t make_handle(struct alltoallv_handle *h)
 {
-  char gpu[ALLTOALLV_TEXT] = "", why_not[ALLTOALLV_TEXT] = "";
+  char text[ALLTOALLV_TEXT] = ""; /* this rank's GPU; then why the kernel cannot run */
   int device = 0;
   ALLTOALLV_NCCLTRY(ncclCommUserRank(h->comm, &h->rank));
   ALLTOALLV_NCCLTRY(ncclCommCount(h->comm, &h->n));
   h->ll_bytes = alltoallv_lsa_lines(h->n);
-  const size_t n = (size_t)h->n, bytes = sizeof(*h->errors) + n * sizeof(*h->pairs) +
-                                         (n + 1) * (2 * n + 16) * sizeof(*h->words);
+  const size_t n = (size_t)h->n;
+  const size_t bytes =
+      sizeof(*h->errors) + n * sizeof(*h->pairs) + (n + 1) * (n + 67) * sizeof(*h->words);
   ALLTOALLV_CUDATRY(
       cudaHostAlloc((void **)&h->errors, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
   memset(h->errors, 0, bytes);
   h->pairs = (struct alltoallv_pair *)(h->errors + 1);
   h->words = (uint64_t *)(h->pairs + n);
   ALLTOALLV_CUDATRY(cudaStreamCreateWithFlags(&h->words_stream, cudaStreamNonBlocking));
-  ALLTOALLV_TRY(agree_on(h, find_device(h, &device, gpu), "make a handle", gpu, false));
-  ALLTOALLV_TRY(agree_on_path(h, device, why_not));
+  ALLTOALLV_TRY(agree_on(h, find_device(h, &device, text), "make a handle", text, false));
+  ALLTOALLV_TRY(agree_on_path(h, device, text));
 
-  const ncclResult_t result = why_not[0] == '\0' ? make_lsa(h) : ncclInvalidUsage;
-  if (result == ncclSuccess) {
+  if (text[0] == '\0') {
+    const ncclResult_t result = make_lsa(h);
     snprintf(h->why, sizeof(h->why), "one-sided kernel among %d ranks", h->n);
-    return ncclSuccess;
+    /* Without symmetric memory there is another way; a failure is a failure. */
+    if (result != ncclInvalidUsage) return result;
+    strcpy(text, "the communicator has no symmetric memory");
+    (void)free_lsa(h);
   }
-  /* Without symmetric memory there is another way; a failure is a failure. */
-  if (result != ncclInvalidUsage) return result;
-  if (why_not[0] == '\0') strcpy(why_not, "the communicator has no symmetric memory");
-  (void)free_lsa(h);
-  snprintf(h->why, sizeof(h->why), "send/recv: %s", why_not);
+  snprintf(h->why, sizeof(h->why), "send/recv: %s", text);
   if (h->config.method != ALLTOALLV_LSA) return ncclSuccess;
-  return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", why_not);
+  return alltoallv_fail(ncclInvalidUsage, "the kernel cannot be used: %s", text);
 }
 
 /* After a timeout a late peer may still write into our scratch memory: it stays. */
@@ -317,9 +301,7 @@ ncclResult_t alltoallv_destroy(alltoallv_t handle)
   const ncclResult_t result = free_handle(handle);
   ALLTOALLV_CHECK(cudaError_t, last, "the last exchange", ncclUnhandledCudaError,
                   cudaGetErrorString(code));
-  ALLTOALLV_CHECK(ncclResult_t, result, "cleanup: memory of the kernel", code,
-                  alltoallv_nccl_reason(code));
-  return ncclSuccess;
+  return result;
 }
 
 ncclResult_t alltoallv_info(alltoallv_t handle, int *ranks, const char **why)
@@ -338,19 +320,12 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
   ncclResult_t result = ncclSuccess;
   char text[ALLTOALLV_TEXT];
-  int id = ALLTOALLV_MAX_WINDOWS;
-  bool known = false;
-  for (int i = ALLTOALLV_MAX_WINDOWS - 1; i >= 0; i--) {
-    const struct alltoallv_window *w = &handle->windows[i];
-    if (w->base == NULL)
-      id = i;
-    else if ((char *)buff < w->base + w->bytes && w->base < (char *)buff + bytes)
-      known = true;
-  }
+  int id = 0;
+  while (id < ALLTOALLV_MAX_WINDOWS && handle->windows[id].base != NULL) id++;
   if (buff == NULL || bytes == 0 || (uintptr_t)buff % 4096 != 0)
     result = alltoallv_fail(ncclInvalidArgument,
                             "%zu bytes at %p; allowed: at least 1, aligned to 4096", bytes, buff);
-  else if (known)
+  else if (alltoallv_find_window(handle, buff, bytes) != NULL)
     result = alltoallv_fail(ncclInvalidUsage, "a part of it is registered already");
   else if (id == ALLTOALLV_MAX_WINDOWS)
     result = alltoallv_fail(ncclInvalidUsage, "one more; allowed: %d", ALLTOALLV_MAX_WINDOWS);
@@ -364,16 +339,16 @@ ncclResult_t alltoallv_register(alltoallv_t handle, void *buff, size_t bytes)
   result = open_window(handle, w);
   snprintf(text, sizeof(text), "NCCL maps it to %#llx", (unsigned long long)w->place);
   result = agree_on(handle, result, what, text, true);
-  if (result != ncclSuccess) w->base = NULL;
+  if (result != ncclSuccess) w->base = NULL, w->bytes = 0;
   return result;
 }
 
-struct alltoallv_window *alltoallv_find_window(alltoallv_t handle, const void *address)
+struct alltoallv_window *alltoallv_find_window(alltoallv_t handle, const void *buff, size_t bytes)
 {
+  const char *begin = buff;
   for (int id = 0; id < ALLTOALLV_MAX_WINDOWS; id++) {
-    struct alltoallv_window *w = &handle->windows[id];
-    if (w->base != NULL && (char *)address >= w->base && (char *)address < w->base + w->bytes)
-      return w;
+    struct alltoallv_window *w = &handle->windows[id]; /* a free one has no bytes */
+    if (begin < w->base + w->bytes && w->base < begin + bytes) return w;
   }
   return NULL;
 }
@@ -383,7 +358,7 @@ static ncclResult_t registered(alltoallv_t handle, const void *buff,
                                struct alltoallv_window **window)
 {
   if (handle == NULL) return alltoallv_fail(ncclInvalidArgument, "NULL handle");
-  *window = alltoallv_find_window(handle, buff);
+  *window = alltoallv_find_window(handle, buff, 1);
   if (*window == NULL || (*window)->base != buff)
     return alltoallv_fail(ncclInvalidArgument, "the buffer is not registered");
   return ncclSuccess;
@@ -406,9 +381,7 @@ ncclResult_t alltoallv_unregister(alltoallv_t handle, void *buff)
   ALLTOALLV_TRY(registered(handle, buff, &w));
   /* When my exchanges are over, all that peers store here has arrived. */
   ALLTOALLV_CUDATRY(cudaDeviceSynchronize());
-  if (has_timed_out(handle))
-    return alltoallv_fail(ncclRemoteError, "the handle has timed out: a late rank may still write "
-                                           "into the buffer, so do not free it");
+  ALLTOALLV_TRY(alltoallv_check_timeout(handle));
   ALLTOALLV_NCCLTRY(close_window(handle, w));
   return ncclSuccess;
 }

@@ -46,9 +46,9 @@ struct simple {
   int blocks;  /* of barrier; all run at the same time, or those that wait would keep others out */
   int threads; /* of a block: as many as the kernels can have */
   struct scratch *scratch;
-  char *window;            /* after it in the same allocation: guard, receive buffer, guard */
-  ncclWindow_t registered; /* both as NCCL knows them */
-  void *dev_comm;          /* what a kernel knows of comm */
+  char *guarded;       /* after it in the same allocation: guard, receive buffer, guard */
+  ncclWindow_t window; /* both as NCCL knows them */
+  void *dev_comm;      /* what a kernel knows of comm */
 };
 
 /* One rank's side of an exchange. Counts and displacements are in elements. */
@@ -63,15 +63,15 @@ struct exchange {
   size_t recvcounts[EXCHANGE_MAX_RANKS], rdispls[EXCHANGE_MAX_RANKS];
   size_t places[EXCHANGE_MAX_RANKS]; /* where the peers want what this rank sends */
   size_t largest;                    /* of the counts of all ranks */
-  size_t sends, receives;            /* all that this rank sends, receives */
-  char *send, *window;               /* window: guard bytes, receive buffer, guard bytes */
-  size_t send_bytes, recv_bytes, window_bytes; /* of the largest rank: equal on all */
-  size_t *device_counts, room;                 /* for device counts: 3 rows; elements that fit */
-  unsigned *words; /* for copy engine: one for each rank, in device memory */
+  size_t receives;                   /* all that this rank receives */
+  char *send, *guarded;              /* guarded: guard bytes, receive buffer, guard bytes */
+  size_t bytes, guarded_bytes;       /* of send, guarded; of the largest rank: equal on all */
+  size_t *device_counts;             /* 3 rows, in device memory */
+  unsigned *words;                   /* for copy engine: one for each rank, in device memory */
 };
 
-/* Collective: enqueue an exchange. For barrier and lines `recv` lies in x->simple.window, for copy
- * engine in x->window, which the handle knows; at the same place on all ranks. */
+/* Collective: enqueue an exchange. For barrier and lines `recv` lies in x->simple.guarded, for copy
+ * engine in x->guarded, which the handle knows; at the same place on all ranks. */
 void sendrecv_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void barrier_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);
 void lines_call(const struct exchange *x, const char *send, char *recv, cudaStream_t stream);

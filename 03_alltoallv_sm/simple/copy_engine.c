@@ -35,13 +35,13 @@ void copy_engine_call(const struct exchange *x, const char *send, char *recv, cu
  * the same one. (Side by side in streams of their own they collide at the receivers.) */
 void copy_to_peers(const struct exchange *x, const char *send, char *recv, cudaStream_t stream)
 {
-  const size_t size = x->type->size, recv_at = (size_t)(recv - x->window);
+  const size_t size = x->type->size, recv_at = (size_t)(recv - x->guarded);
   for (int i = 1; i <= x->me->nranks; i++) { /* my own part last */
     const int p = (x->me->rank + i) % x->me->nranks;
-    void *window; /* of rank p, as this rank sees it */
-    ALLTOALLVCHECK(alltoallv_peer(x->handle, x->window, p, &window));
+    void *theirs; /* of rank p, as this rank sees it */
+    ALLTOALLVCHECK(alltoallv_peer(x->handle, x->guarded, p, &theirs));
     if (x->sendcounts[p] > 0)
-      CUDACHECK(cudaMemcpyAsync((char *)window + recv_at + x->places[p] * size,
+      CUDACHECK(cudaMemcpyAsync((char *)theirs + recv_at + x->places[p] * size,
                                 send + x->sdispls[p] * size, x->sendcounts[p] * size,
                                 cudaMemcpyDeviceToDevice, stream));
   }

@@ -101,7 +101,7 @@ void lines_call(const exchange *x, const char *send, char *recv, cudaStream_t st
   const size_t size = x->type->size, room = 8 * (SIMPLE_LINES - 1);
   const int blocks = (x->simple.blocks + 1) / 2; /* more would not be faster */
   for (size_t at = 0; at == 0 || at < x->largest * size; at += room) {
-    line_args a = {x->simple.registered, x->simple.scratch, x->me->rank, x->me->nranks, {}};
+    line_args a = {x->simple.window, x->simple.scratch, x->me->rank, x->me->nranks, {}};
     for (int p = 0; p < a.n; p++) {
       const size_t bytes = x->sendcounts[p] * size, left = bytes > at ? bytes - at : 0;
       a.parts[p] = {send + x->sdispls[p] * size + at, recv + x->rdispls[p] * size + at,

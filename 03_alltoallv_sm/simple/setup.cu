@@ -11,8 +11,8 @@ void simple_open(exchange *x)
   simple *s = &x->simple;
   const int n = x->me->nranks;
   const size_t lines = 2 * n * SIMPLE_LINES * sizeof(line);
-  const size_t window_at = (sizeof(scratch) + lines + 4095) / 4096 * 4096;
-  const size_t bytes = window_at + x->window_bytes;
+  const size_t guarded_at = (sizeof(scratch) + lines + 4095) / 4096 * 4096;
+  const size_t bytes = guarded_at + x->guarded_bytes;
   ncclDevComm dev_comm;
 #ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
   ncclDevCommRequirements requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
@@ -27,11 +27,11 @@ void simple_open(exchange *x)
   NCCLCHECK(ncclDevCommCreate(x->comm, &requirements, &dev_comm));
   s->dev_comm = new ncclDevComm(dev_comm);
   NCCLCHECK(ncclMemAlloc((void **)&s->scratch, bytes));
-  s->window = (char *)s->scratch + window_at;
-  CUDACHECK(cudaMemset(s->scratch, 0, window_at));
+  s->guarded = (char *)s->scratch + guarded_at;
+  CUDACHECK(cudaMemset(s->scratch, 0, guarded_at));
   CUDACHECK(cudaDeviceSynchronize()); /* before a peer can reach it */
   NCCLCHECK(
-      ncclCommWindowRegister(x->comm, s->scratch, bytes, &s->registered, NCCL_WIN_COLL_SYMMETRIC));
+      ncclCommWindowRegister(x->comm, s->scratch, bytes, &s->window, NCCL_WIN_COLL_SYMMETRIC));
   /* with lazy loading a first launch may wait for a device that waits for us: so load them now */
   cudaFuncAttributes attributes;
   CUDACHECK(cudaFuncGetAttributes(&attributes, barrier_kernel));
@@ -42,7 +42,7 @@ void simple_open(exchange *x)
 void simple_close(exchange *x)
 {
   ncclDevComm *dev_comm = (ncclDevComm *)x->simple.dev_comm;
-  NCCLCHECK(ncclCommWindowDeregister(x->comm, x->simple.registered));
+  NCCLCHECK(ncclCommWindowDeregister(x->comm, x->simple.window));
   NCCLCHECK(ncclMemFree(x->simple.scratch));
   NCCLCHECK(ncclDevCommDestroy(x->comm, dev_comm));
   delete dev_comm;

@@ -21,7 +21,7 @@ struct push_args {
 static inline push_args make_push_args(const exchange *x, const char *send, const char *recv)
 {
   const size_t size = x->type->size, recv_at = recv - (char *)x->simple.scratch;
-  push_args a = {*(ncclDevComm *)x->simple.dev_comm, x->simple.registered, send, {}};
+  push_args a = {*(ncclDevComm *)x->simple.dev_comm, x->simple.window, send, {}};
   for (int p = 0; p < x->me->nranks; p++)
     a.parts[p] = {x->sdispls[p] * size, recv_at + x->places[p] * size, x->sendcounts[p] * size};
   return a;

@@ -7,7 +7,7 @@
 #   ranks        a number, or - where the program itself shall choose (no NTHREADS, no mpirun)
 #   environment  NAME=VALUE words, FAULT=... of tests/fault.c among them; - for none
 #   program      an example's folder, tests/gpu/FOLDER, or the name of another program: sparse_training
-#   options      words; WORK is an empty folder, CASES the folder of the tables; - for none
+#   options      words; WORK is an empty folder; - for none
 #   exit code
 #   stderr       an extended regular expression that a line matches; - where there are only notes
 #   stdout       the same; - for whatever is there
@@ -26,7 +26,7 @@ setup_file() {
 run_row() {
   local environment=() options=() word
   [ "$3" = - ] || read -ra environment <<<"$3"
-  [ "$5" = - ] || read -ra options <<<"${5//CASES/$BATS_TEST_DIRNAME/cases}"
+  [ "$5" = - ] || read -ra options <<<"$5"
   rm -rf "$WORK" && mkdir -p "$WORK/tmp"
   options=("${options[@]//WORK/$WORK}")
   for word in "${environment[@]}"; do local -x "${word?}"; done
@@ -66,5 +66,5 @@ cases() {
 @test "the launcher and the options of all programs" { cases common; }
 @test "02's other methods, and the direct AllReduce" { cases direct; }
 @test "04's training job" { cases training; }
-@test "03: options, matrices, links between GPUs, faults" { cases alltoallv; }
+@test "03: options, links between GPUs, faults" { cases alltoallv; }
 @test "04: options, sizes, gradients, and that verification verifies" { cases sparse; }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples as something to learn from: how little has to be changed to make
-# another collective of 01; exercises 3 to 5 of 01, 3 and 4 of 02, 1 to 3 of 03, 2 and 3 of 04. (Others are in
+# another collective of 01; exercises 3 to 5 of 01, 3 and 4 of 02, 03, 2 and 3 of 04. (Others are in
 # mistakes.bats and sparse.bats.)
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
@@ -105,14 +105,19 @@ wrong() {
   done <<<$'0.2\n0.3 topkA,\n0.4 topkA,\n0.45 topkA,oktopk,'
 }
 
-# changed_copy EXAMPLE FILE SED-SCRIPT: $WORK/program is the example with a file that sed -E has changed.
+# changed_copy EXAMPLE FILE SED-SCRIPT: $WORK/program is the example with a file that sed -E has changed; or FILE is a
+# patch of the example.
 changed_copy() {
   local copy=$FAULT_FOLDER/copy
   rm -rf "$copy" && mkdir -p "$copy/build"
   cp -rp "$TOP"/{Makefile,common,scripts,0*} "$copy"
   cp -rp "$TOP"/build/cpu* "$copy/build"
-  sed -i -E "$3" "$copy/$1/$2"
-  if cmp -s "$TOP/$1/$2" "$copy/$1/$2"; then echo "sed has changed nothing" && return 1; fi
+  if [[ $2 = *.patch ]]; then
+    patch -s -p0 -d "$copy/$1" <"$TOP/$1/$2"
+  else
+    sed -i -E "$3" "$copy/$1/$2"
+    if cmp -s "$TOP/$1/$2" "$copy/$1/$2"; then echo "sed has changed nothing" && return 1; fi
+  fi
   make -s -C "$copy" CPU=1 "$1"
   ln -sf "$copy/build/cpu-pthread/${1#*_}" "$WORK/program"
 }
@@ -150,6 +155,15 @@ changed_copy() {
   start pthread 2 03_alltoallv_sm --bench --timeout 2
   exits_with 4
   says '^\[rank [01]\] no progress for [0-9]+ s in step: bench: verification before timing$'
+}
+
+@test "03: exchanges beside a kernel that computes, and the kernel alone" {
+  changed_copy 03_alltoallv_sm beside.patch
+  for pattern in skew zero; do
+    start pthread 3 03_alltoallv_sm --bench --pattern $pattern -e 4K -n 3 --repetitions 2
+    exits_with 0
+    prints '^ +4096  copy engine .* 0$'
+  done
 }
 
 @test "02: lines of odd and of even calls in the same half: one is replaced unread, and its reader waits" {

@@ -77,12 +77,12 @@ static void open_handle(struct test *t, double timeout)
                                      .no_early_launch = timeout < 0};
   int reach;
   t->x = (struct exchange){.me = t->me, .type = datatype_find("int8"), .comm = t->comm};
-  t->x.sends = t->x.receives = BUFFER;
+  t->x.bytes = BUFFER;
   program_allocate(&t->x);
   ALLTOALLVCHECK(alltoallv_create(t->comm, &config, &t->handle));
   if (LL_LIMIT < t->handle->ll_bytes) t->handle->ll_bytes = LL_LIMIT; /* on all ranks */
   t->x.handle = t->handle;
-  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, t->x.window_bytes));
+  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.guarded, t->x.guarded_bytes));
   ALLTOALLVCHECK(alltoallv_info(t->handle, &reach, NULL));
   t->kernel = reach > 0;
 }
@@ -109,7 +109,7 @@ static void wrap_epochs(struct test *t)
 /* Without a barrier before, as the header promises. Ranks that are threads need one after. */
 static void close_handle(struct test *t)
 {
-  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->x.window));
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->x.guarded));
   ALLTOALLVCHECK(alltoallv_destroy(t->handle));
   program_free(&t->x);
   launcher_barrier(t->me);
@@ -220,7 +220,7 @@ static void exchange(struct test *t, const struct drawn *d, size_t *back)
   const size_t n = (size_t)t->me->nranks, array = n * sizeof(size_t), element = d->size * d->row;
   const bool packed = d->has & PACKED;
   const char *send = t->x.send + d->send_at;
-  char *recv = t->x.window + PROGRAM_GUARD + d->recv_at;
+  char *recv = t->x.guarded + PROGRAM_GUARD + d->recv_at;
   size_t sendcounts[MAX_RANKS], *device = t->device;
   memcpy(sendcounts, d->sendcounts, array);
   if (!(d->has & DEVICE)) {
@@ -263,7 +263,7 @@ static bool try_case(struct test *t, unsigned long long seed)
     x->sendcounts[p] = d->sendcounts[p] * d->row, x->sdispls[p] = d->sdispls[p] * d->row;
     x->recvcounts[p] = d->recvcounts[p] * d->row, x->rdispls[p] = d->rdispls[p] * d->row;
   }
-  char *send = x->send + d->send_at, *recv = x->window + PROGRAM_GUARD + d->recv_at;
+  char *send = x->send + d->send_at, *recv = x->guarded + PROGRAM_GUARD + d->recv_at;
   program_prepare(x, send, recv, (uint32_t)seed, expected, t->stream);
   if (d->has & GATHER) /* the segments are one: as for rank 0 */
     CUDACHECK(elements_launch((struct segment){send + x->sdispls[0] * d->size, x->sendcounts[0],
@@ -276,7 +276,7 @@ static bool try_case(struct test *t, unsigned long long seed)
     CUDACHECK(elements_launch(label, NULL, t->stream));
     expected[n + p] = (struct segment){to, d->recvcounts[p], 1, p, me, (uint32_t)seed + 1};
   }
-  program_guard(x, x->window, t->stream);
+  program_guard(x, x->guarded, t->stream);
   if (d->has & LATE && (int)(seed % (unsigned)n) == me) usleep(1000);
   exchange(t, d, back);
   const int segments = d->has & LABELS ? 2 * n : n;
@@ -289,7 +289,7 @@ static bool try_case(struct test *t, unsigned long long seed)
     s->count = 0;
   }
   bool good =
-      program_verify("exchange", expected, refused ? 0 : segments, x, x->window, t->stream) == 0;
+      program_verify("exchange", expected, refused ? 0 : segments, x, x->guarded, t->stream) == 0;
   ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
   if (wrong && (me == d->from || me == d->to)) {
     const size_t count = d->matrix[d->from * n + d->to];
@@ -351,7 +351,7 @@ static void enqueue(struct test *t, const struct method *method, const struct ex
 {
   static const unsigned two = 2;
   struct segment expected[MAX_RANKS];
-  char *recv = x->window + PROGRAM_GUARD;
+  char *recv = x->guarded + PROGRAM_GUARD;
   program_prepare(x, x->send, recv, round, expected, t->stream);
   method->call(x, x->send, recv, t->stream);
   if (late) CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&two));
@@ -374,7 +374,7 @@ static void test_back_to_back(struct test *t, int kind, const char *name, bool g
   x[4] = t->x;
   if (method->simple && runs) {
     simple_open(&x[4]);
-    x[4].window = x[4].simple.window;
+    x[4].guarded = x[4].simple.guarded;
   }
   CUDACHECK(cudaMalloc((void **)&device, sizeof *device));
   CUDACHECK(cudaMemsetAsync(device, 0, sizeof *device, t->stream));
@@ -414,7 +414,7 @@ static void test_back_to_back(struct test *t, int kind, const char *name, bool g
 static ncclResult_t some_exchange(struct test *t, cudaStream_t stream)
 {
   const struct exchange *x = &t->x;
-  return alltoallv(t->handle, x->send, x->sendcounts, x->sdispls, x->window, x->recvcounts,
+  return alltoallv(t->handle, x->send, x->sendcounts, x->sdispls, x->guarded, x->recvcounts,
                    x->rdispls, 4, stream);
 }
 
@@ -448,11 +448,11 @@ static void test_streams(struct test *t)
   ALLTOALLVCHECK(some_exchange(t, t->stream));
   CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&milliseconds));
   CUDACHECK(cudaEventRecord(first, t->stream));
-  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->x.window));
+  ALLTOALLVCHECK(alltoallv_unregister(t->handle, t->x.guarded));
   bool good = cudaEventElapsedTime(&time, first, first) == cudaSuccess;
-  good &= alltoallv_unregister(t->handle, t->x.window) == ncclInvalidArgument; /* it is, by now */
+  good &= alltoallv_unregister(t->handle, t->x.guarded) == ncclInvalidArgument; /* it is, by now */
   launcher_barrier(t->me);
-  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.window, t->x.window_bytes));
+  ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.guarded, t->x.guarded_bytes));
   result(t, good, "unregister waits for what is running");
   CUDACHECK(cudaStreamDestroy(other));
   CUDACHECK(cudaEventDestroy(first));
@@ -471,12 +471,12 @@ static int refused(ncclResult_t result, ncclResult_t right, const char *begins)
 static void test_arguments(struct test *t)
 {
   const int n = t->me->nranks;
-  const size_t huge = (size_t)1 << 60, room = (t->x.recv_bytes + PROGRAM_GUARD) / 4;
+  const size_t huge = (size_t)1 << 60, room = (t->x.bytes + PROGRAM_GUARD) / 4;
   const ncclResult_t argument = ncclInvalidArgument, usage = ncclInvalidUsage;
   size_t ten[MAX_RANKS], zero[MAX_RANKS] = {0}, many[MAX_RANKS] = {huge}, packed[MAX_RANKS] = {0};
   size_t overlap[MAX_RANKS], beyond[MAX_RANKS], received[MAX_RANKS], after[MAX_RANKS];
   size_t *d = t->device;
-  char *send = t->x.send, *recv = t->x.window + PROGRAM_GUARD;
+  char *send = t->x.send, *recv = t->x.guarded + PROGRAM_GUARD;
   cudaStream_t stream = t->stream;
   alltoallv_t h = t->handle;
   void *address;
@@ -504,6 +504,8 @@ static void test_arguments(struct test *t)
               "what rank 0 gets or sends overf") &
       refused(A2A(send, zero, NULL, recv, many, NULL, 64), argument,
               "what rank 0 gets or sends overf") &
+      refused(A2A(send, ten, many, recv, ten, NULL, 64), argument,
+              "what rank 0 gets or sends overf") &
       refused(A2A(recv, ten, NULL, recv, ten, NULL, 4), usage, "send and receive ranges overlap") &
       refused(DEV(NULL, d, recv, 10, 0, d + n), argument, "NULL buffer") &
       refused(DEV(send, d, recv, 10, 2, d + n), argument, "unknown layout") &
@@ -512,9 +514,9 @@ static void test_arguments(struct test *t)
       refused(alltoallv_device_counts(h, &(alltoallv_counts_t){.sendcounts = d, .recvcounts = d},
                                       &(alltoallv_buffers_t){send, recv, 4}, 5, stream),
               argument, "NULL argument, or 5 buffers; allowed: 1 to 4") &
-      refused(alltoallv_register(h, t->x.window, 4096), usage, "rank ") &
+      refused(alltoallv_register(h, t->x.guarded, 4096), usage, "rank ") &
       refused(alltoallv_peer(h, send, 0, &address), argument, "the buffer is not registered") &
-      refused(alltoallv_peer(h, t->x.window, n, &address), argument, "NULL address, or rank ") &
+      refused(alltoallv_peer(h, t->x.guarded, n, &address), argument, "NULL address, or rank ") &
       refused(alltoallv_unregister(h, send), argument, "the buffer is not registered") &
       refused(alltoallv_register(h, recv + 1, 10), argument, "rank ") &
       refused(alltoallv_register(h, NULL, 10), argument, "rank ") &
@@ -537,8 +539,8 @@ static void test_arguments(struct test *t)
 
   /* other units are other calls; counts that cannot be meant fit nowhere */
   good = true;
-  for (int i = 0; i < 4; i++) { /* the last time the units differ */
-    const bool units = i == 3 && n > 1;
+  for (int i = 0; i < 4; i++) {                      /* the last time the units differ */
+    const bool units = i == 3 && n > 1 && t->kernel; /* which send/recv does not compare */
     size_t counts[MAX_RANKS] = {(size_t)1 << (33 + 15 * (i % 3))};
     CUDACHECK(cudaMemcpy(d, counts, (size_t)n * sizeof *d, cudaMemcpyHostToDevice));
     CUDACHECK(cudaMemset(d + n, 1, (size_t)n * sizeof *d));
@@ -571,9 +573,7 @@ static void test_config(struct test *t)
     if (i == 5 && last == 0) continue;
     good &= alltoallv_create(t->comm, &config, &none) == ncclInvalidArgument && none == NULL;
     if (i < 4) good &= strstr(alltoallv_last_error(), "config.") != NULL;
-    if (i == 4 && !differs)
-      good &=
-          says("rank %d cannot make a handle: %s", last, ncclGetErrorString(ncclInvalidArgument));
+    if (i == 4) good &= says("rank %d cannot make a handle: config.method 0, ", last);
     if (i == 5) good &= says("ranks 0 and %d pass different values of config.method", last);
   }
   result(t, good, "configurations that are wrong, or differ between ranks, are refused");
@@ -642,13 +642,13 @@ static void test_timeout(struct test *t)
   struct exchange *x = &t->x;
   CUDACHECK(
       cudaMemcpy(t->device, x->sendcounts, (size_t)n * sizeof(size_t), cudaMemcpyHostToDevice));
-  char *recv = x->window + PROGRAM_GUARD;
-  program_guard(x, x->window, t->stream);
+  char *recv = x->guarded + PROGRAM_GUARD;
+  program_guard(x, x->guarded, t->stream);
   program_prepare(x, x->send, recv, 1, expected, t->stream);
   for (int turn = 0; turn < 2; turn++) {
     if ((t->me->rank == late) == (turn == 1)) {
       const alltoallv_counts_t counts = {.sendcounts = t->device, .recvcounts = t->device + n};
-      const alltoallv_buffers_t buffers = {x->send, x->window, 4};
+      const alltoallv_buffers_t buffers = {x->send, x->guarded, 4};
       ALLTOALLVCHECK(alltoallv(t->handle, x->send, x->sendcounts, x->sdispls, recv, x->recvcounts,
                                x->rdispls, 4, t->stream));
       ALLTOALLVCHECK(alltoallv_device_counts(t->handle, &counts, &buffers, 1, t->stream));
@@ -659,14 +659,14 @@ static void test_timeout(struct test *t)
       good &= async == ncclRemoteError && (turn == 0 ? source == late : source != late);
       /* who has given up sends no rows either: from those it would seem that nothing fits */
       good &= t->handle->errors->counts.kind == ALLTOALLV_ERROR_NONE;
-      if (turn == 1) good &= program_verify("late", expected, n, x, x->window, t->stream) == 0;
+      if (turn == 1) good &= program_verify("late", expected, n, x, x->guarded, t->stream) == 0;
       CUDACHECK(cudaMemcpy(received, t->device + n, sizeof *received * (size_t)n,
                            cudaMemcpyDeviceToHost));
       for (int p = 0; p < n; p++) good &= received[p] == 0;   /* no counts without data */
       good &= some_exchange(t, t->stream) == ncclRemoteError; /* final */
       good &= alltoallv_counts(t->handle, x->sendcounts, x->recvcounts) == ncclRemoteError;
-      good &= alltoallv_unregister(t->handle, x->window) == ncclRemoteError;
-      ALLTOALLVCHECK(alltoallv_destroy(t->handle)); /* the window stays allocated */
+      good &= alltoallv_unregister(t->handle, x->guarded) == ncclRemoteError;
+      ALLTOALLVCHECK(alltoallv_destroy(t->handle)); /* the buffer stays allocated */
     }
     launcher_barrier(t->me);
   }
