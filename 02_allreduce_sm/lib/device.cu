@@ -21,29 +21,23 @@ enum { THREADS = 512 }; /* of a block, at most */
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* How many blocks of a kernel a multiprocessor runs at once, which is what its launch bounds
- * promise. */
-static constexpr int fit(enum allreduce_method method)
-{
-  return method == ALLREDUCE_WIDE || method == ALLREDUCE_TWOHOP ? 2 : 1;
-}
+/* A multiprocessor has room for two blocks of each kernel. With pushes one of them is for the next
+ * kernel, when it is launched early. LL lines take so few blocks that one would do. */
 
 template <typename S, int N, int L, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, fit(L == LL ? ALLREDUCE_LL : ALLREDUCE_WIDE))
+static __global__ void __launch_bounds__(THREADS, L == LL ? 1 : 2)
     lines_kernel(const __grid_constant__ kernel_args<N> a)
 {
   lines_allreduce<S, N, L, WHOLE>(a);
 }
 
 template <typename S, int N, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, fit(ALLREDUCE_TWOHOP))
+static __global__ void __launch_bounds__(THREADS, 2)
     twohop_kernel(const __grid_constant__ kernel_args<N> a)
 {
   twohop_allreduce<S, WHOLE>(a);
 }
 
-/* Two fit on a multiprocessor, so that the blocks of the next kernel find room when it is launched
- * early. One runs. */
 template <typename S, int N>
 static __global__ void __launch_bounds__(THREADS, 2)
     push_kernel(const __grid_constant__ kernel_args<N> a)
@@ -190,7 +184,7 @@ ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const struct allre
                                 : load<ALLREDUCE_MAX_RANKS>(&h->overlaps));
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
     limits->blocks[m] =
-        allreduce_least(limits->blocks[m], fit((enum allreduce_method)m) * multiprocessors);
+        allreduce_least(limits->blocks[m], (m == ALLREDUCE_PUSH ? 1 : 2) * multiprocessors);
   return ncclSuccess;
 }
 
