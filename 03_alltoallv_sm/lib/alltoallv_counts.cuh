@@ -71,7 +71,7 @@ static __device__ void send_rows(const kernel_args &a)
     const int to = t / a.n, entry = t % a.n;
     if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* with more than 22 ranks */
     store_number(mailbox(a, to, a.rank, now.epoch) + ALLTOALLV_COUNTS_AT, entry,
-                 alltoallv_least(count, a.x.most), a.x.kind + 256 * all_blocks(), now.epoch);
+                 alltoallv_least(count, a.x.most), a.x.kind, now.epoch);
   }
 }
 
@@ -85,7 +85,7 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b,
   bool large = false;
   if (threadIdx.x == blockDim.x - 1) { /* not the warp of the counts: no load waits for another */
     const struct beginning now = begin_exchange(a);
-    b.epoch = now.epoch, b.stop = now.broken, b.misfit = a.n;
+    b.epoch = now.epoch, b.stop = now.broken, b.misfit = a.n, b.last = this_block() == 0;
   }
   if (p < a.n) {
     uint64_t count = alltoallv_least(a.x.sendcounts[p], a.x.most), before = 0;
@@ -133,14 +133,13 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b,
     const bool come =
         await_lines(a, epoch, source, lines, entry ? 0 : ALLTOALLV_LINE_BYTES, l, in_vain);
     /* counts mean the same only where the elements have the same size */
-    const bool same = entry ? l[0].word[2] % 256 == a.x.kind : l[1].word[2] == a.x.payload[k].unit;
+    const bool same = entry ? l[0].word[2] == a.x.kind : l[1].word[2] == a.x.payload[k].unit;
     if (!come || !same) {
       *(volatile int *)&b.stop = 1;
       if (this_block() == 0 && (come || in_vain()))
         report_counts(a, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0, 1, epoch});
     } else if (entry) {
       sent[source * stride + i % n] = number(l[0]);
-      b.blocks[source] = l[0].word[2] / 256;
     } else {
       sent[source * stride + n] = number(l[0]);
       b.place[k][source] = number(l[1]);
@@ -200,7 +199,7 @@ static __device__ __noinline__ void push_device(const kernel_args &a, block_stat
         copy_own_tiles(a, b.pairs[a.rank], &a.state->taken[b.epoch & 1].own[k], ~0u, 0);
   }
   __syncthreads();
-  if (p < a.n && p != a.rank && is_large(a, elements.sends)) tell_done(a, b, p);
+  if (p == 0) b.last = tell_done(a, b);
 }
 
 #endif

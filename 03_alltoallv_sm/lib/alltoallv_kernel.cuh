@@ -121,38 +121,34 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
     number_tiles<true>(a, b, a.pairs, p);
     b.pairs[p] = {pair.sends - head, pair.sends_at + head, 0, 0};
     b.to[p] = NULL;
-    b.blocks[p] = 0;
   }
   GRIDDEPCONTROL("wait");
   if (thread_of_rank || first) now = begin_exchange(a);
   if (first) clear_stale_lines(a, now.epoch);
   if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
   const bool large = pair.sends > a.ll_threshold || pair.gets > a.ll_threshold;
+  bool comes = false;
   if (thread_of_rank && !now.broken && (first || (large && p != a.rank))) {
     uint64_t place;
-    const bool comes = meet(a, now.epoch, p, &place);
+    comes = meet(a, now.epoch, p, &place) && p != a.rank && pair.gets > a.ll_threshold;
     if (place != 0) b.to[p] = at_place(a, p, place) + head;
-    if (comes && p != a.rank && pair.gets > a.ll_threshold) b.blocks[p] = tile_blocks(a);
   }
   __syncthreads();
   if (b.stop) return b.epoch;
-  auto &taken = a.state->taken[b.epoch & 1];
-  uint32_t begun = 0;
-  if (p == 0) begun = atomicAdd(&taken.begun, 1) + 1; /* is there when needed */
   push_tiles(a, b, 0, count_tiles(a, b));
   __syncthreads();
-  if (thread_of_rank && b.tiles[p] > 0 && b.to[p] != NULL) tell_done(a, b, p);
-  if (p == 0) b.last = begun == tile_blocks(a);
+  if (p == 0) b.last = tell_done(a, b);
   GRIDDEPCONTROL("launch_dependents");
   const uint32_t waiters = (uint32_t)(a.n + 31) / 32; /* warps that wait for fences */
   const uint32_t warps = blockDim.x / 32 - waiters;
   if ((uint32_t)p / 32 >= waiters) {
-    copy_own_tiles(a, a.pairs[a.rank], &taken.own[0], ~0u, blockDim.x / 32 * a.line_blocks);
+    copy_own_tiles(a, a.pairs[a.rank], &a.state->taken[b.epoch & 1].own[0], ~0u,
+                   blockDim.x / 32 * a.line_blocks);
     const uint32_t warp = ((uint32_t)p / 32 - waiters) * tile_blocks(a) + tile_block(a);
     receive_lines<true>(a, a.pairs, 0, b.epoch, {1, 1, warp, warps * tile_blocks(a)});
   }
   __syncthreads();
-  await_data(a, b);
+  if (comes && b.last) await_done(a, b.epoch, p);
   return b.epoch;
 }
 
@@ -176,9 +172,8 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
       copy_own(a, b.pairs[a.rank], p / 32 * gridDim.x + blockIdx.x, blockDim.x / 32 * gridDim.x);
     receive_lines<false>(a, b.pairs, groups_before(a, k), b.epoch, of_team());
   }
-  if (p < a.n && p != a.rank && is_large(a, elements.gets))
-    for (uint32_t block = this_block(); block < b.blocks[p]; block += all_blocks())
-      if (!await_block(a, b, p, block)) break;
+  if (push) __syncthreads(); /* for b.last */
+  if (b.last && p < a.n && p != a.rank && is_large(a, elements.gets)) await_done(a, b.epoch, p);
   return b.epoch;
 }
 

@@ -74,12 +74,12 @@ ALLTOALLV_RULE int alltoallv_in_slots(uint32_t kind)
  * and a large pair each block b does that pushes, to block b of the peer, so that no block waits
  * for another. With device counts block 0 sends one for each payload, in slot after slot, and the
  * row of counts comes after the slots: a line for each rank, with the elements that it is sent |
- * kind + 256 * the blocks of the sender's launch. */
+ * kind. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: elements that fit */
   ALLTOALLV_LINE_PLACE = 2,  /* where your data shall go | bytes of my elements */
-  ALLTOALLV_LINE_DONE = 3,   /* this block has stored its share of a large pair */
+  ALLTOALLV_LINE_DONE = 3,   /* of block 0: all blocks have stored large pairs */
   ALLTOALLV_SLOT_LINES = 4,
 };
 
@@ -173,7 +173,7 @@ struct alltoallv_state {
   struct {
     uint32_t pushed[ALLTOALLV_MAX_PAYLOADS]; /* tiles handed out: see push_tiles */
     uint32_t own[ALLTOALLV_MAX_PAYLOADS]; /* the same of the rank's own part: see copy_own_tiles */
-    uint32_t begun;                       /* blocks that have begun to push: see await_data */
+    uint32_t done;                        /* blocks that have stored their tiles */
   } taken[2];                             /* [parity of the epoch] */
 };
 

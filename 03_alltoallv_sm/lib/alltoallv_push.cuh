@@ -190,35 +190,26 @@ static __device__ __forceinline__ void copy_own_tiles(const kernel_args &a,
 
 /* ---- until the data have arrived ----------------------------------------------------------- */
 
-/* By thread p, after a barrier: tells rank p that all of this block has been stored there. */
-static __device__ __forceinline__ void tell_done(const kernel_args &a, const block_state &b, int p)
+/* By thread 0, after a barrier: this block has stored its share of large pairs. The last block of
+ * which that is true tells every rank, and gets true. Its fence covers what the others have stored,
+ * because each of them has a fence before the addition. Only this block then waits for data: so
+ * every other one makes room for the next kernel, and for blocks that were not resident yet. */
+static __device__ __forceinline__ bool tell_done(const kernel_args &a, const block_state &b)
 {
+  __threadfence();
+  if (atomicAdd(&a.state->taken[b.epoch & 1].done, 1) + 1 != tile_blocks(a)) return false;
   __threadfence_system();
-  store_number(slot(a, p, a.rank, b.epoch, tile_block(a)), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
+  for (int p = 0; p < a.n; p++)
+    store_number(mailbox(a, p, a.rank, b.epoch), ALLTOALLV_LINE_DONE, 0, 0, b.epoch);
+  return true;
 }
 
-/* Waits until the block of that number of rank p has stored its share of large pairs. */
-static __device__ __forceinline__ bool await_block(const kernel_args &a, const block_state &b,
-                                                   int p, uint32_t block)
+/* By thread p: waits until rank p has stored its large pairs. */
+static __device__ __forceinline__ void await_done(const kernel_args &a, uint32_t epoch, int p)
 {
-  const char *done =
-      slot(a, a.rank, p, b.epoch, block) + ALLTOALLV_LINE_DONE * ALLTOALLV_LINE_BYTES;
+  const char *done = mailbox(a, a.rank, p, epoch) + ALLTOALLV_LINE_DONE * ALLTOALLV_LINE_BYTES;
   line l[1];
-  return await_lines(a, b.epoch, p, done, 0, l, [] { return false; });
-}
-
-/* Host counts, where all ranks have the same grid: only the block that began last waits, for all
- * blocks of all ranks. So every other one makes room for the next kernel, and for blocks that were
- * not resident yet. */
-static __device__ __forceinline__ void await_data(const kernel_args &a, const block_state &b)
-{
-  if (!b.last) return;
-  const uint32_t threads = blockDim.x;
-  for (int p = 0; p < a.n; p++) {
-    const uint32_t mine = (threadIdx.x + p * 128) % threads; /* few ranks: a flag for each thread */
-    for (uint32_t block = mine; block < b.blocks[p]; block += threads)
-      if (!await_block(a, b, p, block)) return;
-  }
+  await_lines(a, epoch, p, done, 0, l, [] { return false; });
 }
 
 #endif

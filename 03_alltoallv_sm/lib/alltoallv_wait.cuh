@@ -35,11 +35,10 @@ struct block_state {
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
   char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where the body for rank p goes; NULL: nowhere */
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
-  uint32_t blocks[ALLTOALLV_MAX_LSA_RANKS]; /* of rank p, that will say they are done; 0: none */
   uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS]; /* device counts: see set_pair */
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
-  int last;   /* host counts: this block began last to push */
+  int last;   /* this block waits for what large pairs bring: see tell_done */
   int stop;   /* the handle was broken when the block began; device counts: or a wait was in vain */
 };
 
@@ -274,12 +273,12 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  *
  * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
  * from its kernel e, so whatever A's stream did with the buffer before is over. That kernel does
- * not end before every block of B with something to store has said that it is done, since blocks of
- * A wait for all of these: what A's stream does next finds all of it, and no store of e comes
- * later. (Nothing acquires what B has stored: A's kernel ends, and what reads begins after it.
- * NCCL's barriers rely on the same at a kernel's end.) When the two disagree about the count, B
- * stores nothing and A waits for nothing: both compare the same two numbers. What goes in lines is
- * stored by A itself, from its mailbox.
+ * not end before B has said that all of its blocks have stored their shares, since a block of A
+ * waits for that: what A's stream does next finds all of it, and no store of e comes later.
+ * (Nothing acquires what B has stored: A's kernel ends, and what reads begins after it. NCCL's
+ * barriers rely on the same at a kernel's end.) When the two disagree about the count, B stores
+ * nothing and A waits for nothing: both compare the same two numbers. What goes in lines is stored
+ * by A itself, from its mailbox.
  *
  * Each exchange increments the epoch of all blocks, so modes and grids may change. After a timeout
  * a rank sends nothing any more, so nobody stores to it in later epochs.
