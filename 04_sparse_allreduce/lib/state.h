@@ -23,7 +23,7 @@ extern "C" {
 #define SPARSE_SECTOR 8             /* floats of the dense result that are written at once */
 #define SPARSE_UNIT 1024            /* elements of the dense result that a warp takes at a time */
 #define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
-#define SPARSE_SAMPLE 256 /* sums, by which a threshold is found that is far off */
+#define SPARSE_SAMPLE 256 /* sums, by which a threshold is found after one of 0 */
 #define SPARSE_BINS 2048  /* of the histograms that a search makes */
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 
@@ -158,7 +158,7 @@ struct sparse_state {
   uint64_t reduced_count;
   uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
-  sparse_level_t sample[SPARSE_SAMPLE]; /* magnitudes of some of them, if sparse_far_off() */
+  sparse_level_t sample[SPARSE_SAMPLE]; /* magnitudes of some: sparse_needs_sample() */
   struct sparse_selection global;       /* of the sums */
   /* GTOPK: of each round's on this rank, and how many there were */
   struct sparse_selection merges[SPARSE_MAX_ROUNDS];
