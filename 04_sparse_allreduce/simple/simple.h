@@ -133,8 +133,8 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream);
 
 /* ---- exchanges: what ranks do together, all collective (exchange.c) -------------------------- */
 
-/* They count the words of 32 bits that this rank sends to others and receives from them. Host
- * integers (simple_numbers) are not counted.
+/* They count the words of 32 bits that this rank sends to others. Host integers (simple_numbers)
+ * are not counted.
  *
  * all[r * count ...] becomes the `count` numbers of rank r. MPI: Allgather */
 void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_t count);
