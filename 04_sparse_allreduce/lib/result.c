@@ -168,7 +168,6 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   SPARSE_TRY(count_words(h, &out->words_sent));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
-    out->selected_tie = -1;
     return ncclSuccess;
   }
   out->local = s->offered_count;
@@ -176,9 +175,6 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->local_threshold = s->kept.local_threshold;
   out->global_threshold = s->kept.global_threshold;
   out->gaussian_threshold = s->gaussian_threshold;
-  const bool all = s->selection.above < 0; /* by a negative threshold */
-  out->selected_above = all ? 0 : (uint32_t)s->selection.above;
-  out->selected_tie = all ? (int64_t)h->m.n - 1 : s->selection.tie;
   out->exact_local = h->last.exact_local;
   out->exact_global = h->last.exact_global;
   out->repartitioned = h->last.repartition;

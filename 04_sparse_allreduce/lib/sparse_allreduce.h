@@ -298,8 +298,6 @@ typedef struct {
   double local_threshold;    /* for the next step (TOPKAOPT, OKTOPK), or of this one (GAUSSIAN*) */
   double global_threshold;   /* OKTOPK */
   double gaussian_threshold; /* GAUSSIAN*: mean + z * deviation, before corrections */
-  uint32_t selected_above;   /* bits of the magnitude above which this rank offered entries, ... */
-  int64_t selected_tie;      /* ... and the last index offered with just that magnitude, or -1 */
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
   int overflowed; /* this rank offered its k largest instead of what a threshold selects */
   int fell_back;  /* TOPKSA gathered densely */

@@ -166,10 +166,11 @@ struct simple_rule simple_above(const struct simple *s, double threshold);
 size_t simple_count_above(struct simple *s, double threshold); /* of acc */
 double simple_kth_magnitude(struct simple *s);                 /* likewise */
 
-/* This rank offers the k largest of acc; or what is above *threshold. If that is more than
- * `capacity`, it offers the k largest, and *threshold becomes the k-th magnitude. A threshold of 0,
- * which a step without any gradient leaves, may select no more than k. */
-void simple_offer_largest(struct simple *s);
+/* This rank offers the k largest of acc, and gets the k-th magnitude; or what is above *threshold.
+ * If that is more than `capacity`, it offers the k largest, and *threshold becomes the k-th
+ * magnitude. A threshold of 0, which a step without any gradient leaves, may select no more than k.
+ */
+double simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 uint64_t simple_offered_index(struct simple *s, uint64_t e); /* of an offered entry */
 
