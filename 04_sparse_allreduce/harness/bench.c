@@ -34,15 +34,12 @@ static const struct model MODELS[] = {{1 << 20, SPARSE_PRESET_VGG, 2},
 #endif
 static const double DENSITIES[] = {0.01, 0.02};
 enum { NMODELS = sizeof MODELS / sizeof *MODELS };
-enum { GRADIENTS = 3, PHASE_STEPS = 8, COPIES = 11 }; /* buffers that gradients come from in turn */
+enum { GRADIENTS = 3, COPIES = 11 }; /* buffers that gradients come from in turn */
 
 /* Microseconds of a step: the mean of a cycle (its median, least and most over repetitions); the
- * median over all steps, of other cycles, with events between them; and the parts of a step, the
- * mean over some steps that reuse thresholds. */
-enum { PHASES = 5 };
-static const char *const phase_names[PHASES] = {"select", "exchange", "reduce", "gather", "apply"};
+ * median over all steps, of other cycles, with events between them. */
 struct timing {
-  double mean, mean_min, mean_max, median, phases[PHASES];
+  double mean, mean_min, mean_max, median;
   int code; /* an exit code, the same on all ranks; EXIT_CANNOT_RUN: it is not possible here */
 };
 
@@ -69,7 +66,7 @@ struct sweep {
 static struct timing no_timing(int code)
 {
   const double no = (double)NAN;
-  return (struct timing){no, no, no, no, {no, no, no, no, no}, code};
+  return (struct timing){no, no, no, no, code};
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -205,8 +202,8 @@ static int verify_steps(struct sweep *sweep, struct subject *s)
   int code = EXIT_VERIFIED;
   for (uint64_t i = 0; s->runner && i < GRADIENTS && code == EXIT_VERIFIED; i++) {
     enqueue_step(sweep, s, i);
-    code = runner_finish(s->runner);
-    if (code == EXIT_VERIFIED) code = verification_step(&s->reference, sweep->gradients[i]);
+    runner_read(s->runner);
+    code = verification_step(&s->reference, sweep->gradients[i]);
   }
   if (s->runner) return code;
   CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
@@ -246,34 +243,11 @@ static struct timing time_verified(struct sweep *sweep, struct subject *s)
   return code == EXIT_VERIFIED ? time : no_timing(code);
 }
 
-static void time_phases(struct sweep *sweep, struct subject *s, double us[PHASES])
-{
-  const sparse_allreduce_t handle = s->runner->handle;
-  int steps = 0;
-  s->eager = true; /* events do not go into graphs */
-  memset(us, 0, PHASES * sizeof *us);
-  SPARSECHECK(sparse_allreduce_time_phases(handle, 1));
-  for (uint64_t step = 0; step < PHASE_STEPS; step++) {
-    sparse_allreduce_phases_t phases;
-    sparse_allreduce_statistics_t statistics;
-    enqueue_step(sweep, s, step);
-    SPARSECHECK(sparse_allreduce_phases(handle, &phases));
-    SPARSECHECK(sparse_allreduce_statistics(handle, &statistics));
-    if (statistics.exact_global || statistics.repartitioned) continue;
-    const float ms[PHASES] = {phases.select, phases.exchange, phases.reduce, phases.gather,
-                              phases.apply};
-    for (int p = 0; p < PHASES; p++) us[p] += ms[p] * 1e3;
-    steps++;
-  }
-  for (int p = 0; p < PHASES; p++) us[p] = report_time(sweep->job->me, &us[p], 1) / steps;
-}
-
 static struct timing time_path(struct sweep *sweep, struct runner *runner)
 {
   struct subject s = {.runner = runner, .state = runner_save(runner)};
   verification_init(&s.reference, runner, false);
-  struct timing time = time_verified(sweep, &s);
-  if (!runner->simple && time.code == EXIT_VERIFIED) time_phases(sweep, &s, time.phases);
+  const struct timing time = time_verified(sweep, &s);
   verification_free(&s.reference);
   free(s.state);
   return time;
@@ -341,10 +315,6 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   const struct rank *me = s->job->me;
   struct rows *rows = &s->job->rows;
   const double us = time->mean, elements = (double)s->count;
-  /* gradient and residual read, residual written: what the selection cannot do without */
-  const double bytes = (8.0 + (double)s->job->opt->type->size) * elements;
-  const bool selects = strcmp(mode, "allreduce") != 0;
-  const double pass = selects ? 100 * bytes / time->phases[0] / s->copy_rate : (double)NAN;
 #define SHOWN(format) (shown ? (format) : NULL)
   rows_text(rows, "path", name);
   rows_text(rows, "mode", mode);
@@ -360,10 +330,7 @@ static void write_row(struct sweep *s, const char *name, const char *mode, doubl
   rows_number(rows, "us_median_step", time->median);
   rows_number(rows, "dense_us", s->job->dense_us);
   report_number(s->job, "ratio", s->job->dense_us / us, SHOWN(" %6.2f"));
-  for (int p = 0; p < PHASES; p++)
-    report_number(s->job, phase_names[p], time->phases[p], SHOWN(" %8.1f"));
   report_number(s->job, "bytes_per_element", us * s->copy_rate / elements, SHOWN(" %7.1f"));
-  report_number(s->job, "select_percent", pass, SHOWN(" %6.1f"));
   rows_number(rows, "copy_gb_per_s", s->copy_rate / 1e3);
   rows_integer(rows, "wrong", time->code != EXIT_VERIFIED);
   rows_end(rows);
@@ -380,8 +347,7 @@ static bool has_version(const struct job *job, int path, int version)
   if (version >= ENTRIES)
     return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
   return version == BY_LIBRARY || /* or one of the two that are read first */
-         ((path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat &&
-          program_options.nonfinite == SPARSE_NONFINITE_ERROR);
+         ((path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat);
 }
 
 static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)
@@ -477,13 +443,11 @@ static void sweep_sizes(struct sweep *s)
   launcher_print(me, "# Sparse AllReduce: %d rank%s, %s; us, slowest rank%s\n", me->nranks,
                  me->nranks == 1 ? "" : "s", s->job->opt->type->name,
                  program_options.graphs ? ", in CUDA graphs" : "");
-  launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step; "
-                     "%%copy: of the copy rate, by select\n# copy rate:");
+  launcher_print(me, "# B/elem: bytes per element that a copy could have moved in a mean step\n"
+                     "# copy rate:");
   report_number(s->job, NULL, s->copy_rate / 1e3, " %.1f");
-  launcher_print(me, " GB/s read and written\n%-20s %8s %8s %6s", "path", "median", "mean",
-                 "ratio");
-  for (int p = 0; p < PHASES; p++) launcher_print(me, " %8s", phase_names[p]);
-  launcher_print(me, " %7s %6s  %s\n", "B/elem", "%copy", "mode");
+  launcher_print(me, " GB/s read and written\n%-20s %8s %8s %6s %7s  %s\n", "path", "median",
+                 "mean", "ratio", "B/elem", "mode");
   for (int i = 0; i < (program_options.count ? 1 : NMODELS); i++) {
     /* main.c has checked the first one; larger ones that do not fit are left out, after a line */
     if (i > 0 && !launcher_has_memory(me, bench_bytes(s->job, i))) break;

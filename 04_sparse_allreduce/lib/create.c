@@ -102,7 +102,6 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   if (m->config.result == SPARSE_RESULT_DENSE || m->config.warmup_steps > 0 || !selects ||
       h->path->falls_back)
     SPARSE_TRY(allocate_zeros((void **)&m->dense, dense));
-  for (int i = 0; i <= SPARSE_PHASES; i++) SPARSE_CUDA(cudaEventCreate(&h->phases[i]));
   SPARSE_TRY(ops_load());
   if (!selects) return ncclSuccess;
   SPARSE_TRY(allocate_zeros((void **)&m->residual, m->n * sizeof(float)));
@@ -241,8 +240,6 @@ static ncclResult_t release(struct sparse_allreduce_handle *h)
   bool freed = true;
   for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
     freed &= cudaFree(memory[i]) == cudaSuccess;
-  for (int i = 0; i <= SPARSE_PHASES; i++)
-    if (h->phases[i] != NULL) freed &= cudaEventDestroy(h->phases[i]) == cudaSuccess;
   if (h->own != NULL) freed &= cudaStreamDestroy(h->own) == cudaSuccess;
   free(h->state);
   free(h->counts);

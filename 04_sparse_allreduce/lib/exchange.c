@@ -96,7 +96,6 @@ ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cu
   struct sparse_pair *next = m->offered;
   struct part out[SPARSE_MAX_RANKS] = {{0}}, in[SPARSE_MAX_RANKS] = {{0}};
   SPARSE_TRY(ops_partition(m, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (h->alltoallv != NULL) {
     const alltoallv_counts_t counts = {.sendcounts = s->region_counts,
                                        .sdispls = s->region_displs,

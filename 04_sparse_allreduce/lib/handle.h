@@ -47,7 +47,7 @@ static inline bool sparse_varies(const struct sparse_path *path)
 struct sparse_allreduce_handle;
 
 /* Steps, enqueued on every rank in the same way: of vectors, of a tree, of all other paths, and of
- * OKTOPK without messages. sparse_phase() says where their parts begin. */
+ * OKTOPK without messages. */
 typedef ncclResult_t sparse_step_t(struct sparse_allreduce_handle *h, const void *gradient,
                                    cudaStream_t stream);
 sparse_step_t step_dense, step_up_a_tree, step_of_lists, step_onesided;
@@ -93,10 +93,6 @@ struct sparse_allreduce_handle {
   /* For what the handle does outside of steps, when the device has nothing else to do. Stream NULL
    * may be another one here than in NCCL (CUDA_API_PER_THREAD_DEFAULT_STREAM). */
   cudaStream_t own;
-
-  bool time_phases;
-  cudaEvent_t phases[6]; /* when each began, and the end */
-  int phase;             /* the next to begin */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -147,18 +143,6 @@ ncclResult_t sparse_wait(struct sparse_allreduce_handle *h, const void *argument
 ncclResult_t sparse_change_density(struct sparse_allreduce_handle *h, double density);
 
 /* ---- parts of a step ------------------------------------------------------------------------- */
-
-/* The phase that begins now, for sparse_allreduce_phases(). */
-enum sparse_phase {
-  SPARSE_PHASE_SELECT,
-  SPARSE_PHASE_EXCHANGE,
-  SPARSE_PHASE_REDUCE,
-  SPARSE_PHASE_GATHER,
-  SPARSE_PHASE_APPLY,
-  SPARSE_PHASES,
-};
-ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
-                          cudaStream_t stream);
 
 /* paths/pipeline.c: adds the gradient to the residual and leaves what this rank offers in the
  * offered list, and the rule by which it was chosen in state->selection. See enum sparse_removal.

@@ -42,42 +42,48 @@ OPS_DECISIONS(OPS_DECLARE)
 
 /* ---- the local pass: one read of gradient and residual, one write of the residual ------------ */
 
-/* First, what is pending in the residual (state->pending, by state->selection) becomes zero, as in
- * ops_clear_pending(), the result being that of the last ops_apply(). From then on `removal` is
- * pending: what this step is going to take out of the residual. For all i: residual[i] +=
- * gradient[i] (one IEEE add of float(gradient[i])), where gradient[i] is finite; else residual[i]
- * stays, and state->nonfinite says where. gradient == NULL: the residual is taken as it is. The
- * candidates, whose magnitudes exceed levels[0], but not the limit, go to the offered list,
- * ascending, as far as m->room entries; offered_count says how many there are in the list,
- * level_counts[j] for j < nlevels how many exceed levels[j]. Of SPARSE_GAUSSIAN_GUESS: state->mean
- * and deviation of the new residual, too, in double, the same bits in every run. */
+/* 1. What the step before has left pending (state->pending) becomes zero in the residual, as
+ *    ops_clear_pending() does it. From now on `removal` is pending, for the step after this one.
+ * 2. For all i: residual[i] += float(gradient[i]), one IEEE add. If gradient[i] is not finite,
+ *    residual[i] stays as it is, and state->nonfinite says where the first such i was. With
+ *    gradient == NULL nothing is added.
+ * 3. Candidates are the elements whose magnitude exceeds levels[0], but not the limit. They go to
+ *    the offered list, ascending; if they are more than m->room, only the first ones do.
+ *    offered_count says how many are in the list. level_counts[j] for j < nlevels says how many
+ *    elements exceed levels[j] (and not the limit), whether they are in the list or not.
+ * 4. Of SPARSE_GAUSSIAN_GUESS only: state->mean and deviation of the new residual, in double, with
+ *    the same bits in every run. */
 ncclResult_t ops_local_pass(const struct sparse_memory *m, const void *gradient,
                             enum sparse_candidates candidates, enum sparse_removal removal,
                             cudaStream_t stream);
 
-/* level_counts[j] for j < nlevels, counted over state->count_from: the offered list, all of the
- * residual, or nothing, which leaves the counts. Then the decision sparse_gaussian_correct(). */
+/* Counts level_counts[j] for j < nlevels again, over what state->count_from says: the offered list
+ * or all of the residual. If it says nothing, the counts stay. Then the decision
+ * sparse_gaussian_correct(). */
 ncclResult_t ops_count_levels(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ---- selection ------------------------------------------------------------------------------- */
 
-/* A search, the decision of what it has found, and a filter; each sees what those before it have
- * left. state->search_from and ->keep_from (enum sparse_source) say what the two read: `from`, all
- * of the residual, or nothing, and then the part does nothing. Where there is no search, the
- * decision leaves sources and selection as they are.
+/* Three parts, one after the other: a search, a decision about what it has found, and a filter.
+ * state->search_from says what the search reads, state->keep_from what the filter reads (enum
+ * sparse_source): the list `from`, all of the residual, or nothing. A part that reads nothing does
+ * nothing. The decision may change *selection.
  *
- * The search, a radix search over magnitudes, finds the state->wanted largest entries, or all if
- * there are fewer, and then sets wanted to how many. It looks above state->near first. It sets
- * selection->above to the magnitude of the last one, ->take to how many of that very magnitude are
- * wanted, ->tie to -1, ->limit to SPARSE_NAN_LEVEL. wanted == 0 or an empty source: above =
- * SPARSE_NAN_LEVEL, take = 0.
+ * The search finds the state->wanted largest entries, or all if there are fewer, by a radix search
+ * over magnitudes, which looks above state->near first. It sets
+ *   state->wanted       to how many it has found
+ *   selection->above    to the magnitude of the last of them
+ *   selection->take     to how many of those with that very magnitude are wanted
+ *   selection->tie      to -1, and ->limit to SPARSE_NAN_LEVEL
+ * If nothing is wanted or the source is empty, above is SPARSE_NAN_LEVEL and take is 0.
  *
- * The filter writes the entries that *selection chooses to `to` (one part), ascending, and their
- * number to *to.counts; if take > 0, of the entries equal to `above` the first `take`, and sets
- * ->tie to the index of the last of those. to.pairs may be from.pairs. `to` has to have room.
+ * The filter writes the entries that *selection chooses to `to`, which has one part, ascending, and
+ * their number to *to.counts. If take > 0, it keeps the first `take` of the entries whose magnitude
+ * equals `above`, and sets ->tie to the index of the last of those. `to` needs room for all.
+ * to.pairs may be from.pairs.
  *
- * Of the offered list, in place, with state->selection and sparse_offered_found(); and of sums,
- * with sparse_sums_found(). */
+ * ops_select_offered() does this to the offered list, in place, with state->selection and the
+ * decision sparse_offered_found(); ops_select_sums() to sums, with sparse_sums_found(). */
 ncclResult_t ops_select_offered(const struct sparse_memory *m, cudaStream_t stream);
 ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list from,
                              struct sparse_list to, struct sparse_selection *selection,
@@ -97,11 +103,13 @@ enum sparse_sums {
   SPARSE_SUMS_ALL,
 };
 
-/* Which lists are added, and in which order. */
+/* Which lists are added, where they begin, and in which order they are added. */
 enum sparse_order {
-  SPARSE_FROM_RANK_0, /* of the whole vector, list p at lists + received_displs[p]; 0, 1, ... */
-  SPARSE_FROM_OWNER, /* of this rank's region, by its owner, list p at lists + list_displs[p]; rank,
-                        rank - 1, ... modulo nranks. Then the decision sparse_send_reduced() */
+  /* All entries. List p is at lists + received_displs[p]. First the list of rank 0, then 1, ... */
+  SPARSE_FROM_RANK_0,
+  /* The entries in this rank's region. List p is at lists + list_displs[p]. First this rank's list,
+   * then that of rank - 1, ... modulo nranks. Then the decision sparse_send_reduced(). */
+  SPARSE_FROM_OWNER,
 };
 
 /* Sums nranks lists, state->received_counts[p] entries each; sums that are kept go to `to`,
@@ -112,11 +120,11 @@ ncclResult_t ops_reduce(const struct sparse_memory *m, const struct sparse_pair 
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i.
- * Before, dense is what the last ops_apply() or ops_average() has left. Either the list has one
- * part, or part p has the entries of region p, state->boundaries[p] on. With SPARSE_RESULT_ENTRIES
- * dense is neither read nor written: the entries are only noted for the next ops_local_pass(). Then
- * the decision sparse_applied(). */
+/* dense[i] = value / nranks (IEEE division) for the entries of the list, and 0 for all other i. It
+ * expects in dense what the last ops_apply() or ops_average() has left there, and clears no more
+ * than that. The list has one part, or part p has the entries of region p. With
+ * SPARSE_RESULT_ENTRIES dense is neither read nor written. In both cases it notes which elements
+ * have an entry, for the next ops_local_pass(). Then the decision sparse_applied(). */
 ncclResult_t ops_apply(const struct sparse_memory *m, struct sparse_list list,
                        enum sparse_thresholds thresholds, cudaStream_t stream);
 

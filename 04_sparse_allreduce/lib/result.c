@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What callers may ask about the last step: its entries, errors, words, statistics, times. */
+/* What callers may ask about the last step: its entries, errors, words, statistics. */
 #include "handle.h"
 
 #include <stdio.h>
@@ -103,77 +103,49 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
 
 /* ---- words -----------------------------------------------------------------------------------
  *
- * Of 32 bits, that the last step moved between this rank and others by the algorithm, whatever the
+ * Of 32 bits, that this rank sent to others in the last step by the algorithm, whatever the
  * exchange. One-sided, a rank may also send candidates that a raised threshold does not choose,
  * fewer sums move in exact steps (ops_select_sums()), and nothing is evened out. */
 
-static uint64_t sum_of_others(const struct sparse_memory *m, const uint64_t *counts)
-{
-  uint64_t sum = 0;
-  for (int p = 0; p < m->nranks; p++)
-    if (p != m->rank) sum += counts[p];
-  return sum;
-}
-
-/* Lists of k entries up a tree, and one from the root to all. */
-static void count_tree(const struct sparse_memory *m, uint64_t *sent, uint64_t *received)
-{
-  int step = 1;
-  for (; step < m->nranks && m->rank % (2 * step) == 0; step *= 2)
-    if (m->rank + step < m->nranks) *received += m->k;
-  *sent = m->rank == 0 ? m->k * (uint64_t)(m->nranks - 1) : m->k;
-  if (m->rank > 0) *received += m->k;
-}
-
-/* The gather of all sums, and what ranks move before that to even them out. */
-static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                 uint64_t *received)
+/* The gather of all sums, and what this rank sends before that to even them out. */
+static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *entries)
 {
   const struct sparse_memory *m = &h->m;
-  const struct sparse_state *s = h->state;
   const int rank = m->rank;
   uint64_t counts[SPARSE_MAX_RANKS], from[SPARSE_MAX_RANKS + 1], to[SPARSE_MAX_RANKS + 1], first;
-  memcpy(counts, s->gathered_counts, sizeof(counts));
+  memcpy(counts, h->state->gathered_counts, sizeof(counts));
   if (h->onesided && h->last.exact_global) { /* how many sums each rank chose from */
     SPARSE_CUDA(cudaMemcpy(counts, m->flags->reduced, sizeof(counts), cudaMemcpyDeviceToHost));
     for (int p = 0; p < m->nranks; p++) counts[p] = (uint32_t)counts[p];
   }
   exchange_shares(h, counts, from, to);
-  const uint64_t stays = exchange_overlap(&from[rank], &to[rank], &first);
-  const uint64_t own = to[rank + 1] - to[rank];
-  *sent += counts[rank] - stays + own * (uint64_t)(m->nranks - 1);
-  *received += own - stays + to[m->nranks] - own;
+  *entries += counts[rank] - exchange_overlap(&from[rank], &to[rank], &first) +
+              (to[rank + 1] - to[rank]) * (uint64_t)(m->nranks - 1);
   return ncclSuccess;
 }
 
-static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_t *sent,
-                                uint64_t *received)
+static ncclResult_t count_words(const struct sparse_allreduce_handle *h, uint64_t *words)
 {
   const struct sparse_memory *m = &h->m;
   const struct sparse_state *s = h->state;
-  const uint64_t nranks = (uint64_t)m->nranks;
+  const uint64_t others = (uint64_t)m->nranks - 1;
+  uint64_t entries = 0;
   if (h->last.dense) { /* every element, as a ring moves them */
-    *sent = *received = 2 * m->n * (nranks - 1) / nranks;
+    *words = 2 * m->n * others / (others + 1);
     return ncclSuccess;
   }
-  if (h->path->sums == SPARSE_SUMS_UP_A_TREE) {
-    count_tree(m, sent, received);
-  } else if (h->path->sums ==
-             SPARSE_SUMS_AT_OWNERS) { /* lists to owners, their sums to every rank */
-    *sent = sum_of_others(m, s->region_counts);
-    *received = sum_of_others(m, s->received_counts);
-    if (!h->last.fell_back) SPARSE_TRY(count_gather(h, sent, received));
-  } else { /* every rank's list to every rank */
-    *sent = s->offered_count * (nranks - 1);
-    *received = sum_of_others(m, s->received_counts);
+  if (h->path->sums == SPARSE_SUMS_UP_A_TREE) { /* to the next rank up, or from the root to all */
+    entries = m->rank == 0 ? m->k * others : m->k;
+  } else if (h->path->sums == SPARSE_SUMS_AT_ALL) {
+    entries = s->offered_count * others;
+  } else { /* lists to owners, their sums to every rank */
+    for (int p = 0; p < m->nranks; p++)
+      if (p != m->rank) entries += s->region_counts[p];
+    if (!h->last.fell_back) SPARSE_TRY(count_gather(h, &entries));
   }
-  *sent *= 2; /* an entry has two words */
-  *received *= 2;
-  if (h->last.fell_back) { /* a region of the vector to every rank */
-    const uint64_t region = s->kept.boundaries[m->rank + 1] - s->kept.boundaries[m->rank];
-    *sent += region * (nranks - 1);
-    *received += m->n - region;
-  }
+  *words = 2 * entries;
+  if (h->last.fell_back) /* a region of the vector to every rank */
+    *words += (s->kept.boundaries[m->rank + 1] - s->kept.boundaries[m->rank]) * others;
   return ncclSuccess;
 }
 
@@ -193,10 +165,9 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->dense = h->last.dense;
   out->boundaries = s->kept.boundaries;
   if (!h->last.there) return ncclSuccess; /* nothing has happened */
-  SPARSE_TRY(count_words(h, &out->words_sent, &out->words_received));
+  SPARSE_TRY(count_words(h, &out->words_sent));
   if (h->last.dense) {
     out->local = out->global = h->m.n;
-    out->selected_tie = -1;
     return ncclSuccess;
   }
   out->local = s->offered_count;
@@ -204,9 +175,6 @@ ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
   out->local_threshold = s->kept.local_threshold;
   out->global_threshold = s->kept.global_threshold;
   out->gaussian_threshold = s->gaussian_threshold;
-  const bool all = s->selection.above < 0; /* by a negative threshold */
-  out->selected_above = all ? 0 : (uint32_t)s->selection.above;
-  out->selected_tie = all ? (int64_t)h->m.n - 1 : s->selection.tie;
   out->exact_local = h->last.exact_local;
   out->exact_global = h->last.exact_global;
   out->repartitioned = h->last.repartition;
@@ -222,26 +190,5 @@ ncclResult_t sparse_allreduce_mode(sparse_allreduce_t handle, sparse_mode_t *mod
   const sparse_mode_t counts = handle->alltoallv ? SPARSE_MODE_DEVICE_COUNTS : SPARSE_MODE_NCCL;
   if (mode != NULL) *mode = handle->onesided ? SPARSE_MODE_ONESIDED : counts;
   if (reason != NULL) *reason = handle->why;
-  return ncclSuccess;
-}
-
-ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on)
-{
-  SPARSE_TRY(sparse_usable(handle, handle));
-  handle->time_phases = on != 0;
-  return ncclSuccess;
-}
-
-ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases)
-{
-  SPARSE_TRY(sparse_usable(handle, phases));
-  if (handle->phase <= SPARSE_PHASES)
-    return sparse_fail(ncclInvalidUsage, "the last step was not timed: call "
-                                         "sparse_allreduce_time_phases before it, without a graph");
-  float *out[SPARSE_PHASES] = {&phases->select, &phases->exchange, &phases->reduce, &phases->gather,
-                               &phases->apply};
-  SPARSE_CUDA(cudaEventSynchronize(handle->phases[SPARSE_PHASES]));
-  for (int i = 0; i < SPARSE_PHASES; i++)
-    SPARSE_CUDA(cudaEventElapsedTime(out[i], handle->phases[i], handle->phases[i + 1]));
   return ncclSuccess;
 }

@@ -293,13 +293,11 @@ typedef struct {
   uint64_t k, capacity;      /* see above */
   uint64_t local;            /* entries that this rank offered */
   uint64_t global;           /* entries of the result */
-  uint64_t words_sent;       /* by this rank to others, as the algorithm defines it: balancing */
-  uint64_t words_received;   /* included, the same for every exchange */
+  uint64_t words_sent;       /* by this rank to others, as the algorithm defines it: balancing
+                                included, the same for every exchange */
   double local_threshold;    /* for the next step (TOPKAOPT, OKTOPK), or of this one (GAUSSIAN*) */
   double global_threshold;   /* OKTOPK */
   double gaussian_threshold; /* GAUSSIAN*: mean + z * deviation, before corrections */
-  uint32_t selected_above;   /* bits of the magnitude above which this rank offered entries, ... */
-  int64_t selected_tie;      /* ... and the last index offered with just that magnitude, or -1 */
   int exact_local, exact_global, repartitioned, dense; /* kind of the step */
   int overflowed; /* this rank offered its k largest instead of what a threshold selects */
   int fell_back;  /* TOPKSA gathered densely */
@@ -310,15 +308,6 @@ typedef struct {
 /* Waits for the last step. */
 ncclResult_t sparse_allreduce_statistics(sparse_allreduce_t handle,
                                          sparse_allreduce_statistics_t *statistics);
-
-/* Milliseconds that the phases of the last step took on this device; waits for it. Needs
- * sparse_allreduce_time_phases(handle, 1) before the step; costs some events per step.
- *   ncclInvalidUsage  the last step was not timed, or was launched as a graph */
-typedef struct {
-  float select, exchange, reduce, gather, apply;
-} sparse_allreduce_phases_t;
-ncclResult_t sparse_allreduce_time_phases(sparse_allreduce_t handle, int on);
-ncclResult_t sparse_allreduce_phases(sparse_allreduce_t handle, sparse_allreduce_phases_t *phases);
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@ extern "C" {
 #define SPARSE_SECTOR 8             /* floats of the dense result that are written at once */
 #define SPARSE_UNIT 1024            /* elements of the dense result that a warp takes at a time */
 #define SPARSE_UNITS(n) (((n)-1) / SPARSE_UNIT + 1)
-#define SPARSE_SAMPLE 256 /* sums, by which a threshold is found that is far off */
+#define SPARSE_SAMPLE 256 /* sums, by which a threshold is found after one of 0 */
 #define SPARSE_BINS 2048  /* of the histograms that a search makes */
 #define SPARSE_MAX_LEVELS (1 + 2 * SPARSE_MAX_CORRECTIONS)
 
@@ -73,19 +73,20 @@ struct sparse_flags {
   uint32_t nonfinite[SPARSE_MAX_RANKS];
 };
 
-/* What leaves the residual, of the elements that state->selection chooses. The next step's local
- * pass makes them zero on its way, without a memory access of its own, or ops_clear_pending() at
- * once; until then it is pending (state->pending). With SPARSE_REMOVE_IN_RESULT only what is in the
- * result, by the bits that ops_apply() has set, or the entries in `gathered`. */
+/* Which of the elements that state->selection chooses leave the residual. They do not leave it in
+ * the step that sends them: the removal is pending (state->pending). The local pass of the next
+ * step makes them zero, on its way through the residual; or ops_clear_pending() does it at once,
+ * for a caller who wants to see the residual. What is in the result is known by the bits that
+ * ops_apply() sets; the CPU versions look into `gathered`. */
 enum sparse_removal {
   SPARSE_REMOVE_NOTHING,
   SPARSE_REMOVE_OFFERED,   /* all that was offered */
   SPARSE_REMOVE_IN_RESULT, /* what was offered and is in the result */
 };
 
-/* The state, by lifetime. From step to step, and all that a checkpoint keeps beside the residual.
- * Selections first look above `guess`, guess_ratio of a level of the step before: only speed
- * depends on it. */
+/* The state has parts by lifetime. This one goes from step to step, and is all that a checkpoint
+ * keeps beside the residual. Selections first look above `guess`, which is guess_ratio times a
+ * level of the step before. Only speed depends on these two. */
 struct sparse_kept {
   double local_threshold, global_threshold;
   double guess_ratio;
@@ -118,13 +119,14 @@ struct sparse_state {
   struct sparse_fixed fixed;
   struct sparse_progress progress;
 
-  /* All that follows is of one step. Of what this rank has offered by `selection`, the next step,
-   * or ops_clear_pending(), takes out of the residual what is pending (enum sparse_removal). */
+  /* All that follows is of one step. By what rule this rank has chosen what it offers, and what of
+   * it has yet to leave the residual (enum sparse_removal). */
   struct sparse_selection selection;
   uint32_t pending;
 
-  /* The local pass: elements above levels[0] and not above `limit` become candidates;
-   * level_counts[j] is how many elements are above levels[j] and not above limit. Levels ascend. */
+  /* The local pass. Elements above levels[0] and not above `limit` become candidates.
+   * level_counts[j] is how many elements are above levels[j] and not above `limit`. Levels ascend.
+   */
   sparse_level_t levels[SPARSE_MAX_LEVELS], limit;
   int32_t nlevels;
   uint64_t level_counts[SPARSE_MAX_LEVELS];
@@ -133,17 +135,18 @@ struct sparse_state {
   /* The first element of this rank's gradient that is not finite, + 1; 0: there is none. */
   uint32_t nonfinite;
 
-  /* Selection. enum sparse_source: what counting, a search and a filter have to read */
+  /* Selection. What counting, a search and a filter have to read (enum sparse_source) */
   uint32_t count_from, search_from, keep_from;
-  uint64_t wanted;     /* entries that a search is to find, */
-  sparse_level_t near; /* likely just above this; -1: not known. Only speed depends on it */
-  /* Gaussian thresholds: where the table starts, elements above the guess; the lowest level of
-   * which the count mattered, and that count. */
-  int32_t first_level;
-  uint64_t candidates, needed;
-  sparse_level_t lowest;
-  uint64_t offered_count;
-  uint32_t overflowed;
+  uint64_t wanted;     /* how many entries a search is to find */
+  sparse_level_t near; /* the last of them is likely just above this; -1: not known. Only speed
+                          depends on it */
+  /* Gaussian thresholds */
+  int32_t first_level;    /* the level from which corrections go down or up */
+  uint64_t candidates;    /* elements above the guess */
+  uint64_t needed;        /* the largest count of a level that was looked at, */
+  sparse_level_t lowest;  /* and the lowest such level */
+  uint64_t offered_count; /* entries in the offered list */
+  uint32_t overflowed;    /* 1: the k largest, because a threshold selected too many */
   uint32_t unsent; /* 1: more candidates than the list holds: reduce_sent() selects and sends */
 
   /* Exchanges. */
@@ -158,7 +161,7 @@ struct sparse_state {
   uint64_t reduced_count;
   uint64_t chosen_count; /* one-sided, exact: those of them that are in the result */
   uint64_t gathered_counts[SPARSE_MAX_RANKS], gathered_displs[SPARSE_MAX_RANKS];
-  sparse_level_t sample[SPARSE_SAMPLE]; /* magnitudes of some of them, if sparse_far_off() */
+  sparse_level_t sample[SPARSE_SAMPLE]; /* magnitudes of some: sparse_needs_sample() */
   struct sparse_selection global;       /* of the sums */
   /* GTOPK: of each round's on this rank, and how many there were */
   struct sparse_selection merges[SPARSE_MAX_ROUNDS];

@@ -73,14 +73,6 @@ static sparse_step_t *step_function(const struct sparse_allreduce_handle *h)
   return h->onesided ? step_onesided : step_of_lists;
 }
 
-ncclResult_t sparse_phase(struct sparse_allreduce_handle *h, enum sparse_phase phase,
-                          cudaStream_t stream)
-{
-  if (!h->time_phases) return ncclSuccess;
-  while (h->phase <= (int)phase) SPARSE_CUDA(cudaEventRecord(h->phases[h->phase++], stream));
-  return ncclSuccess;
-}
-
 ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradient,
                                   const float **result, cudaStream_t stream)
 {
@@ -90,21 +82,16 @@ ncclResult_t sparse_allreduce_run(sparse_allreduce_t handle, const void *gradien
   SPARSE_CUDA(cudaStreamIsCapturing(stream, &status));
   const bool capturing = status != cudaStreamCaptureStatusNone;
   h->now = next_step(h);
-  h->phase = capturing ? SPARSE_PHASES + 1 : 0; /* no phases: graphs are not timed */
   if (gradient == NULL && h->now.dense)
     return sparse_fail(ncclInvalidArgument, "a dense step needs a gradient");
   if (capturing && host_waits(h))
     return sparse_fail(ncclInvalidUsage, "cannot be captured: the host reads counts in this step");
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_SELECT, stream));
   SPARSE_TRY(step_function(h)(h, gradient, stream));
   /* one-sided, ranks exchange it anyway */
   if (!h->now.dense && !h->onesided && h->m.config.nonfinite == SPARSE_NONFINITE_ERROR)
     SPARSE_TRY(exchange_nonfinite(h, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASES, stream));
   h->latest = h->now;
-  if (capturing) {
-    h->phase = 0;
-  } else {
+  if (!capturing) {
     h->last = h->now;
     h->step++;
   }
@@ -125,7 +112,6 @@ ncclResult_t sparse_allreduce_replayed(sparse_allreduce_t handle)
 {
   SPARSE_TRY(sparse_usable(handle, handle));
   handle->last = handle->latest = next_step(handle);
-  handle->phase = 0;
   handle->step++;
   return ncclSuccess;
 }

@@ -61,9 +61,8 @@ static void offer(struct simple *s)
 {
   simple_offer_above(s, &s->local_threshold);
   if (s->last.local > 0 || !(s->local_threshold > 0)) return;
-  simple_offer_largest(s);
+  s->local_threshold = simple_offer_largest(s);
   s->last.overflowed = 1;
-  s->local_threshold = float16_of_bits(s->last.selected_above);
 }
 
 void simple_gaussiank(struct simple *s, const float *gradient)

@@ -29,8 +29,8 @@ static double adapted(double threshold, uint64_t selected, const sparse_band_t *
   return threshold;
 }
 
-/* The global threshold may be so low that no factor makes it right soon; after a step without any
- * gradient it is 0. Then the new one is what k sums exceed, as a sample of the list says. */
+/* No factor moves a global threshold of 0, which a step without any gradient leaves. If it lets too
+ * many sums through, the new one is what k sums exceed, as a sample of the list says. */
 static double found_by_sample(struct simple *s)
 {
   enum { SAMPLE = 256 };
@@ -46,8 +46,7 @@ static double found_by_sample(struct simple *s)
 
 static double next_global_threshold(struct simple *s)
 {
-  const uint64_t most = (float)s->global_threshold == 0 ? s->k : 4 * s->k;
-  if (s->last.global > most) return found_by_sample(s);
+  if ((float)s->global_threshold == 0 && s->last.global > s->k) return found_by_sample(s);
   return adapted(s->global_threshold, s->last.global, &s->constants.global_band, s->t);
 }
 

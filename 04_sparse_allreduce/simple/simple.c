@@ -151,14 +151,11 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
 {
   s->stream = stream;
   if (s->comm) CUDACHECK(cudaStreamSynchronize(stream)); /* the gradient */
-  s->nonfinite = 0;
   s->last = (sparse_allreduce_statistics_t){.step = s->steps,
                                             .k = s->k,
                                             .capacity = s->capacity,
                                             .boundaries = s->boundaries,
-                                            .gaussian_threshold = (double)NAN,
-                                            .selected_above = SIMPLE_NAN,
-                                            .selected_tie = -1};
+                                            .gaussian_threshold = (double)NAN};
   if (s->steps < (uint64_t)s->config.warmup_steps)
     simple_dense(s, gradient);
   else
@@ -176,8 +173,6 @@ int simple_is_due(const struct simple *s, int interval)
 
 void simple_accumulate(struct simple *s, const float *gradient)
 {
-  const struct simple_rule not_finite = {SIMPLE_INFINITY - 1, SIMPLE_NAN, -1};
-  s->nonfinite = s->on->select(s, gradient, not_finite, NULL);
   s->on->add_gradient(s, s->acc, gradient);
 }
 
@@ -204,25 +199,23 @@ size_t simple_count_above(struct simple *s, double threshold)
 static void offer(struct simple *s, struct simple_rule rule)
 {
   s->last.local = s->on->select(s, s->acc, rule, s->offered);
-  s->last.selected_above = rule.above;
-  s->last.selected_tie = rule.tie;
 }
 
-void simple_offer_largest(struct simple *s)
+double simple_offer_largest(struct simple *s)
 {
-  offer(s, s->on->largest(s, s->acc, s->k));
+  const struct simple_rule largest = s->on->largest(s, s->acc, s->k);
+  offer(s, largest);
+  return float16_of_bits(largest.above);
 }
 
 void simple_offer_above(struct simple *s, double *threshold)
 {
   const size_t most = (float)*threshold == 0 ? s->k : s->capacity;
   s->last.overflowed = simple_count_above(s, *threshold) > most;
-  if (!s->last.overflowed) {
+  if (s->last.overflowed)
+    *threshold = simple_offer_largest(s);
+  else
     offer(s, simple_above(s, *threshold));
-  } else {
-    simple_offer_largest(s);
-    *threshold = float16_of_bits(s->last.selected_above);
-  }
 }
 
 uint64_t simple_offered_index(struct simple *s, uint64_t e)

@@ -117,7 +117,6 @@ struct simple {
   uint64_t steps;         /* done so far */
   uint64_t exact_step;    /* in which everything is due */
   sparse_allreduce_statistics_t last; /* statistics of the last step */
-  size_t nonfinite;                   /* elements of its gradient that were not finite */
 };
 
 /* It runs on the current device by `comm` or, if that is NULL, on the host by `link`. */
@@ -133,8 +132,8 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream);
 
 /* ---- exchanges: what ranks do together, all collective (exchange.c) -------------------------- */
 
-/* They count the words of 32 bits that this rank sends to others and receives from them. Host
- * integers (simple_numbers) are not counted.
+/* They count the words of 32 bits that this rank sends to others. Host integers (simple_numbers)
+ * are not counted.
  *
  * all[r * count ...] becomes the `count` numbers of rank r. MPI: Allgather */
 void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_t count);
@@ -167,10 +166,11 @@ struct simple_rule simple_above(const struct simple *s, double threshold);
 size_t simple_count_above(struct simple *s, double threshold); /* of acc */
 double simple_kth_magnitude(struct simple *s);                 /* likewise */
 
-/* This rank offers the k largest of acc; or what is above *threshold. If that is more than
- * `capacity`, it offers the k largest, and *threshold becomes the k-th magnitude. A threshold of 0,
- * which a step without any gradient leaves, may select no more than k. */
-void simple_offer_largest(struct simple *s);
+/* This rank offers the k largest of acc, and gets the k-th magnitude; or what is above *threshold.
+ * If that is more than `capacity`, it offers the k largest, and *threshold becomes the k-th
+ * magnitude. A threshold of 0, which a step without any gradient leaves, may select no more than k.
+ */
+double simple_offer_largest(struct simple *s);
 void simple_offer_above(struct simple *s, double *threshold);
 uint64_t simple_offered_index(struct simple *s, uint64_t e); /* of an offered entry */
 

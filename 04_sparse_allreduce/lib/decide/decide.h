@@ -95,11 +95,11 @@ SPARSE_DEVICE void sparse_adapt(double *threshold, uint64_t count, uint64_t t, s
     *threshold *= band.high_factor;
 }
 
-/* Are there far more sums than are wanted? Then no factor makes the threshold right soon, and if it
- * is 0, never: as after a step without any gradient. */
-SPARSE_DEVICE bool sparse_far_off(const struct sparse_memory *m, uint64_t count)
+/* No factor moves a threshold of 0, which a step without any gradient leaves. If it lets too many
+ * sums through, a sample of them finds another one. */
+SPARSE_DEVICE bool sparse_needs_sample(const struct sparse_memory *m, uint64_t count)
 {
-  return count > ((float)m->state->kept.global_threshold == 0 ? m->k : 4 * m->k);
+  return (float)m->state->kept.global_threshold == 0 && count > m->k;
 }
 
 /* Of `count` sums those in the sample are evenly spaced: the place of its i-th one. */
@@ -125,7 +125,7 @@ SPARSE_DEVICE void sparse_global_adapt(const struct sparse_memory *m)
 {
   struct sparse_state *s = m->state;
   const uint64_t count = s->result_count;
-  if (sparse_far_off(m, count))
+  if (sparse_needs_sample(m, count))
     s->kept.global_threshold = (double)sparse_from_magnitude(
         sparse_in_sample(s->sample, SPARSE_SAMPLE * (uint64_t)m->k / count));
   else

@@ -189,7 +189,7 @@ __device__ inline void load_old_bits(const sparse_memory &m, uint32_t first, uin
 __device__ inline void sample_sums(const sparse_memory &m, const sums &s)
 {
   const uint64_t count = s.displs[s.parts];
-  if (!sparse_far_off(&m, count)) return;
+  if (!sparse_needs_sample(&m, count)) return;
   for (int i = (int)threadIdx.x; i < SPARSE_SAMPLE; i += THREADS) {
     const uint64_t at = sparse_sample_place(i, count);
     int part = 0;

@@ -11,9 +11,7 @@ ncclResult_t step_dense(struct sparse_allreduce_handle *h, const void *gradient,
     SPARSE_TRY(ops_convert(m, gradient, stream));
     gradient = m->dense;
   }
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   /* MPI: Allreduce(gradient, result, SUM) -> NCCL: ncclAllReduce */
   SPARSE_NCCL(ncclAllReduce(gradient, m->dense, m->n, ncclFloat, ncclSum, h->comm, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
 }

@@ -41,7 +41,6 @@ ncclResult_t step_up_a_tree(struct sparse_allreduce_handle *h, const void *gradi
   SPARSE_TRY(select_offered(h, gradient, stream));
 
   /* 2. Up the tree, k entries at a time. A rank that has sent its list is done. */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(ops_want_k(m, stream));
   int rounds = 0;
   for (int step = 1; step < nranks; step *= 2) {
@@ -53,11 +52,9 @@ ncclResult_t step_up_a_tree(struct sparse_allreduce_handle *h, const void *gradi
   }
 
   /* 3. The root's list goes to every rank. MPI: Bcast -> NCCL: ncclBroadcast */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   SPARSE_NCCL(ncclBroadcast(m->offered, m->gathered, m->k, ncclUint64, 0, h->comm, stream));
 
   /* 4. Average. */
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   SPARSE_TRY(ops_apply(m, sparse_result(m), SPARSE_THRESHOLDS_STAY, stream));
   if (!m->config.gtopk_exact_residual) return ncclSuccess;
   SPARSE_TRY(ops_clear_pending(m, stream)); /* now, so that what is returned stays */

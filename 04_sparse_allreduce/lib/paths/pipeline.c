@@ -116,11 +116,9 @@ static ncclResult_t sum_at_all(struct sparse_allreduce_handle *h, struct sparse_
                                cudaStream_t stream)
 {
   const struct sparse_memory *m = &h->m;
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_EXCHANGE, stream));
   if (sparse_varies(h->path)) SPARSE_TRY(ops_send_offered(m, stream));
   SPARSE_TRY(exchange_gather(h, m->offered, m->received, m->state->received_counts,
                              m->state->received_displs, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   return ops_reduce(m, m->received, SPARSE_FROM_RANK_0, SPARSE_SUMS_NONZERO, sums, stream);
 }
 
@@ -156,7 +154,6 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
                               (places[m->rank + 1] - places[m->rank]) * sizeof(float), stream));
   SPARSE_TRY(ops_scatter(m, sparse_reduced(m), stream));
   SPARSE_TRY(exchange_blocks(h, m->dense, places, sizeof(float), stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_average(m, stream);
 }
 
@@ -175,10 +172,8 @@ static ncclResult_t sum_at_owners(struct sparse_allreduce_handle *h, cudaStream_
   const struct sparse_memory *m = &h->m;
   if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
   SPARSE_TRY(exchange_split(h, h->path->one_peer ? 1 : m->config.throttle, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(
       ops_reduce(m, m->received, SPARSE_FROM_OWNER, which_sums(h), sparse_reduced(m), stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (h->path->falls_back) SPARSE_TRY(decide_to_fall_back(h, stream));
   if (h->now.fell_back) return gather_densely(h, stream);
   return exchange_gather(h, m->reduced, m->gathered, m->state->gathered_counts,
@@ -205,7 +200,6 @@ ncclResult_t step_of_lists(struct sparse_allreduce_handle *h, const void *gradie
     SPARSE_TRY(ops_select_sums(m, sums, sparse_result(m), &m->state->global, stream));
     sums = sparse_result(m);
   }
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops_apply(m, sums, follows && !chooses ? SPARSE_THRESHOLDS_ADAPT : SPARSE_THRESHOLDS_STAY,
                    stream);
 }
@@ -227,10 +221,7 @@ ncclResult_t step_onesided(struct sparse_allreduce_handle *h, const void *gradie
     if (h->now.repartition) SPARSE_TRY(repartition(h, stream));
     SPARSE_TRY(ops->send_parts(m, stream));
   }
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_REDUCE, stream));
   SPARSE_TRY(ops->reduce_sent(m, which_sums(h), stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_GATHER, stream));
   if (exact) SPARSE_TRY(ops->choose_sent(m, stream));
-  SPARSE_TRY(sparse_phase(h, SPARSE_PHASE_APPLY, stream));
   return ops->apply_sent(m, exact ? SPARSE_THRESHOLDS_STAY : SPARSE_THRESHOLDS_ADAPT, stream);
 }
