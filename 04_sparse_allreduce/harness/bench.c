@@ -202,8 +202,8 @@ static int verify_steps(struct sweep *sweep, struct subject *s)
   int code = EXIT_VERIFIED;
   for (uint64_t i = 0; s->runner && i < GRADIENTS && code == EXIT_VERIFIED; i++) {
     enqueue_step(sweep, s, i);
-    runner_read(s->runner);
-    code = verification_step(&s->reference, sweep->gradients[i]);
+    code = runner_finish(s->runner);
+    if (code == EXIT_VERIFIED) code = verification_step(&s->reference, sweep->gradients[i]);
   }
   if (s->runner) return code;
   CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
@@ -347,7 +347,8 @@ static bool has_version(const struct job *job, int path, int version)
   if (version >= ENTRIES)
     return program_options.result == SPARSE_RESULT_ENTRIES && path != SPARSE_DENSE;
   return version == BY_LIBRARY || /* or one of the two that are read first */
-         ((path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat);
+         ((path == SPARSE_TOPKA || path == SPARSE_OKTOPK) && job->opt->type->nccl == ncclFloat &&
+          program_options.nonfinite == SPARSE_NONFINITE_ERROR);
 }
 
 static void bench_path(struct sweep *s, int path, int version, sparse_allreduce_config_t config)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients to try a sparse allreduce on. An element depends only on (seed, step, rank, index). It
  * is made of integers (a hash, sums and shifts), so it has the same bits on every machine. */
-#include <stdlib.h>
-
 #include "float16.h"
 #include "hash.h"
 #include "program.h"
@@ -73,16 +71,4 @@ void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_ki
     else
       ((uint16_t *)to)[i] = type == ncclHalf ? float_to_half(value) : float_to_bfloat16(value);
   }
-}
-
-void job_gradient(const struct job *job, size_t count, uint64_t step, void *gradient)
-{
-  const struct datatype *type = job->opt->type;
-  void *host = simple_host_memory(count * type->size);
-  gradient_fill(host, type->nccl, count, job->kind, job->seed, step, job->me->rank,
-                job->me->nranks);
-  CUDACHECK(
-      cudaMemcpyAsync(gradient, host, count * type->size, cudaMemcpyHostToDevice, job->stream));
-  CUDACHECK(cudaStreamSynchronize(job->stream));
-  free(host);
 }

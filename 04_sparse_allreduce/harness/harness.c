@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All that options ask for: --bench, or chosen paths with any gradient and type, each step
+/* All that options ask for: --bench, or chosen paths with any gradient, files and types, each step
  * of which is compared in all that it leaves. main.c shows how the library is called. */
 #include "check.h"
 #include "program.h"
@@ -19,13 +19,14 @@ static int run_path(struct job *job, int path)
   for (uint64_t step = 0; step < job->steps && code == EXIT_VERIFIED; step++) {
     launcher_step(simple_paths[path].name);
     steps.begun = step + 1;
-    job_gradient(job, job->count, step, job->gradient);
+    code = job_gradient(job, job->count, step, job->gradient);
+    if (code != EXIT_VERIFIED) break;
     launcher_barrier(job->me); /* start together: waiting for a late rank does not count */
     const double start = launcher_microseconds();
     SPARSECHECK(runner_step(&runner, job->gradient));
     CUDACHECK(cudaStreamSynchronize(job->stream));
     if (step > 0) steps.us += launcher_microseconds() - start; /* the first step loads kernels */
-    runner_read(&runner);
+    code = runner_finish(&runner);
     if (runner.last.dense == (path == SPARSE_DENSE)) { /* no warm-up step */
       steps.counted++;
       steps.local += (double)runner.last.local;
@@ -34,7 +35,7 @@ static int run_path(struct job *job, int path)
     }
     if (job->opt->digest && path != SPARSE_DENSE)
       verifier_digest(&job->digest, runner.result, job->count);
-    code = verification_step(&verification, job->gradient);
+    if (code == EXIT_VERIFIED) code = verification_step(&verification, job->gradient);
   }
   report_path(job, &steps, &verification, code);
   verification_free(&verification);
@@ -81,12 +82,7 @@ static int run_job(struct job *job)
   const bool failed = me->rank == 0 && rows_open(&job->rows, program_options.output) != 0;
   int code = launcher_agree(me, failed ? EXIT_FAILED_CALL : EXIT_VERIFIED);
   if (code == EXIT_VERIFIED) code = bench ? bench_paths(job) : run_paths(job);
-  struct output_file *table = &job->rows.output;
-  rows_finish(&job->rows);
-  const bool ran = code == EXIT_VERIFIED || code == EXIT_WRONG_DATA; /* the table says which */
-  const int published = output_files_publish(me, &table, table->stream && ran);
-  output_file_close(table);
-  if (published != EXIT_VERIFIED) code = published;
+  code = job_publish(job, code);
 
   launcher_step("cleanup");
   CUDACHECK(cudaStreamDestroy(job->stream));
@@ -102,6 +98,8 @@ static int run_job(struct job *job)
 int harness(const struct rank *me, const struct options *opt)
 {
   struct job job;
-  const int code = job_open(&job, me, opt);
-  return code == EXIT_VERIFIED ? run_job(&job) : code;
+  int code = job_open(&job, me, opt);
+  if (code == EXIT_VERIFIED) code = run_job(&job);
+  job_close(&job);
+  return code;
 }

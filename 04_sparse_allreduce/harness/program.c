@@ -34,6 +34,8 @@ const struct option_spec harness_options[] = {
      "dense steps before the sparse ones (0)", 0, 1000000},
     {"balance", 0, OPTION_CHOICE, &program_options.balance, "never|always",
      "oktopk: even out the sums before they are gathered (never, or the preset's)", 0, 0},
+    {"nonfinite", 0, OPTION_CHOICE, &program_options.nonfinite, "error|drop",
+     "what to do with NaN and infinity in a gradient (error)", 0, 0},
     {"gtopk-exact-residual", 0, OPTION_FLAG, &program_options.gtopk_exact_residual, NULL,
      "gtopk: keep what the published algorithm loses", 0, 0},
     {"exchange", 0, OPTION_CHOICE, &program_options.exchange, "auto|sendrecv",
@@ -42,6 +44,12 @@ const struct option_spec harness_options[] = {
      "entries: no dense result; each step updates a vector in place (dense)", 0, 0},
     {"simple", 0, OPTION_FLAG, &program_options.simple, NULL,
      "run the readable versions in simple/ instead of the library", 0, 0},
+    {"input", 0, OPTION_RANK_INPUT, &program_options.input, "FILE",
+     "read gradients from a .npy file per rank; %r is the rank", 0, 0},
+    {"results", 0, OPTION_RANK_OUTPUT, &program_options.results, "FILE",
+     "write the results to a .npy file per rank; %r is the rank", 0, 0},
+    {"residual", 0, OPTION_RANK_OUTPUT, &program_options.residual, "FILE",
+     "write the residual after the last step to a .npy file per rank; %r is the rank", 0, 0},
     {"output", 'J', OPTION_OUTPUT, &program_options.output, "FILE",
      "write the table to FILE, which ends in .json or .csv", 0, 0},
     {"minbytes", 'b', OPTION_ABSENT, NULL, NULL, NULL, 0, 0},
@@ -83,19 +91,26 @@ static void choose_paths(struct job *job, char error[LAUNCHER_TEXT])
 static void check_together(const struct job *job, char error[LAUNCHER_TEXT])
 {
   const struct program_options *own = &program_options;
-  const bool bench = job->opt->bench, simple = own->simple;
+  const bool bench = job->opt->bench, simple = own->simple, input = own->input != NULL;
   const bool is_float = job->opt->type->nccl == ncclFloat;
+  const bool several = job->paths & (job->paths - 1);
   const struct {
     bool broken;
     const char *rule;
   } rules[] = {
-      {bench && own->warmup_steps, "--bench does not work with --warmup-steps"},
+      {bench && (input || own->results || own->residual || own->warmup_steps),
+       "--bench does not work with --input, --results, --residual or --warmup-steps"},
       {bench && own->graphs && launcher_graphs_can_deadlock,
        "-G 1 can deadlock with several GPUs in one process: build with MPI=1"},
       {simple && (bench || own->exchange || own->throttle || own->result),
        "--simple does not work with --bench (which has it anyway), --exchange, --throttle or "
        "--result"},
-      {simple && !is_float, "--simple does not take 16-bit types; allowed: --datatype float"},
+      {input && (own->count || own->steps || own->gradient >= 0 || own->seed >= 0),
+       "--input does not work with --count, --steps, --gradient or --seed"},
+      {(simple || input) && !is_float,
+       "--simple and --input do not take 16-bit types; allowed: --datatype float"},
+      {(own->results || own->residual) && several,
+       "--results and --residual need a single path: choose one with --algorithm"},
   };
   for (size_t i = 0; i < sizeof rules / sizeof *rules && !*error; i++)
     if (rules[i].broken) snprintf(error, LAUNCHER_TEXT, "%s", rules[i].rule);
@@ -113,6 +128,7 @@ sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t 
   config.warmup_steps = own->warmup_steps;
   config.gtopk_exact_residual = own->gtopk_exact_residual;
   if (own->balance >= 0) config.balance = own->balance;
+  config.nonfinite = (sparse_nonfinite_t)own->nonfinite;
   config.exchange = (sparse_exchange_t)own->exchange;
   config.result = (sparse_result_t)own->result;
   return config;
@@ -143,16 +159,30 @@ int job_open(struct job *job, const struct rank *me, const struct options *opt)
       .steps = (uint64_t)(own->steps ? own->steps : DEFAULT_STEPS),
       .kind = own->gradient < 0 ? GRADIENT_HEAVY : (enum gradient_kind)own->gradient,
       .seed = own->seed < 0 ? 1 : (uint64_t)own->seed,
+      .dimensions = 2,
       .dense_us = (double)NAN,
   };
   choose_paths(job, error);
   check_together(job, error);
-  check_paths(job, error);
+  int code = launcher_refuse(me, error);
+  if (code == EXIT_VERIFIED && own->input) code = job_open_input(job);
+  if (code != EXIT_VERIFIED) return code;
   sparse_allreduce_sizes(job->count, job->config.density, &job->k, NULL);
-  if (!*error && own->warmup_steps >= (long)job->steps)
+
+  check_paths(job, error);
+  if (own->warmup_steps >= (long)job->steps)
     snprintf(error, sizeof error, "--warmup-steps must be less than the number of steps, %ld",
              (long)job->steps);
+  job_create_file(job, &job->results, own->results, job->dimensions, error);
+  job_create_file(job, &job->residual, own->residual, 1, error);
   return launcher_refuse(me, error);
+}
+
+void job_close(struct job *job)
+{
+  if (job->input) fclose(job->input);
+  output_file_close(&job->results);
+  output_file_close(&job->residual);
 }
 
 size_t job_bytes(const struct job *job, size_t count, double density, int gradients)

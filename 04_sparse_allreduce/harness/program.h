@@ -29,9 +29,10 @@ struct program_options {
   size_t count;
   double density;
   long steps, seed, throttle, warmup_steps, graphs;
-  int preset, gradient, balance, exchange, result;
+  int preset, gradient, balance, nonfinite, exchange, result;
   bool gtopk_exact_residual, simple;
-  const char *output; /* -J: the table */
+  const char *input, *results, *residual; /* files' names with %r for the rank */
+  const char *output;                     /* -J: the table */
 };
 extern struct program_options program_options;
 
@@ -47,8 +48,12 @@ struct job {
   size_t count, k;
   uint64_t steps, seed;
   enum gradient_kind kind;
-  struct rows rows; /* the table as a file */
-  double dense_us;  /* a step of dense; NaN if it has no time */
+  FILE *input;                          /* NULL: gradients are generated */
+  long input_start;                     /* where its elements begin */
+  int dimensions;                       /* of its array, and that of results */
+  struct output_file results, residual; /* without a stream: not asked for */
+  struct rows rows;                     /* the table as a file */
+  double dense_us;                      /* a step of dense; NaN if it has no time */
   /* without --bench */
   void *gradient; /* in device memory */
   struct verifier digest;
@@ -59,9 +64,10 @@ static inline bool job_wants(const struct job *job, int path)
   return job->paths >> path & 1;
 }
 
-/* Checks all options. Returns EXIT_VERIFIED, or another code on all ranks after one line on stderr.
- * Collective. */
+/* Checks all options and opens the files. Returns EXIT_VERIFIED, or another code on all ranks after
+ * one line on stderr. Call job_close in any case. Collective. */
 int job_open(struct job *job, const struct rank *me, const struct options *opt);
+void job_close(struct job *job);
 
 /* The configuration that the options ask for; `otherwise` is the preset if they name none. */
 sparse_allreduce_config_t job_config(const struct options *opt, sparse_preset_t otherwise);
@@ -75,8 +81,27 @@ size_t job_bytes(const struct job *job, size_t count, double density, int gradie
 void gradient_fill(void *to, ncclDataType_t type, size_t count, enum gradient_kind kind,
                    uint64_t seed, uint64_t step, int rank, int nranks);
 
-/* The same of this rank, to device memory; waits for it. */
-void job_gradient(const struct job *job, size_t count, uint64_t step, void *gradient);
+/* ---- files: files.c -------------------------------------------------------------------------- */
+
+/* Takes count, steps and dimensions from the file of --input. Returns an exit code, the same on all
+ * ranks, after a line on stderr. Collective. */
+int job_open_input(struct job *job);
+
+/* Starts a .npy file of that shape, unless `pattern` is NULL. If it fails, `error` has a line. */
+void job_create_file(const struct job *job, struct output_file *file, const char *pattern,
+                     int dimensions, char error[LAUNCHER_TEXT]);
+
+/* Brings this rank's gradient of a step, generated or from the file of --input, to device memory
+ * and waits for it. Returns an exit code; collective. */
+int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient);
+
+/* Writes count elements to a file, if there is one. False, after a line on stderr, if it fails. */
+bool job_write(const struct job *job, const struct output_file *file, const float *elements);
+
+/* Ends a run with exit code `code`: gives the files their names, results only if they are right,
+ * the table also if it reports wrong ones. Returns `code`, or another one if that fails.
+ * Collective. */
+int job_publish(struct job *job, int code);
 
 /* ---- a path that runs: runner.c -------------------------------------------------------------- */
 
@@ -113,8 +138,10 @@ ncclResult_t runner_step(struct runner *r, const void *gradient);
 ncclResult_t runner_update(const struct runner *r); /* the latter alone */
 float runner_updated(float weight, float result);   /* the weight as it must be after a step */
 
-/* Waits for the last step and reads what it left. */
+/* Waits for the last step and reads what it left; and says it if that was an error. The latter
+ * returns an exit code and is collective. */
 void runner_read(struct runner *r);
+int runner_finish(struct runner *r);
 
 /* Copies the residual to host memory; dense has zeros. */
 void runner_residual(const struct runner *r, float *host);
@@ -138,6 +165,7 @@ struct verification {
   float *mean;          /* [n] mean of all ranks' acc; NULL if xi is not measured */
   double gradient_norm; /* of the mean of this step's gradients */
   uint64_t compared;    /* steps */
+  bool unwritten;       /* a file could not be written */
   double xi;            /* rank 0: sum over the steps that the paper would record, */
   uint64_t xi_steps;    /* and their number */
 };
@@ -146,9 +174,9 @@ struct verification {
 void verification_init(struct verification *v, const struct runner *r, bool measures_xi);
 void verification_free(struct verification *v);
 
-/* Makes the step that the runner has finished with the reference, and compares both. Returns
- * EXIT_VERIFIED, or EXIT_WRONG_DATA after one line on stderr that says what differed first; the
- * same on all ranks. Collective. */
+/* Makes the step that the runner has finished with the reference, compares both, and writes the
+ * files from the same copies. Returns EXIT_VERIFIED, EXIT_WRONG_DATA after one line on stderr that
+ * says what differed first, or EXIT_FAILED_CALL; the same on all ranks. Collective. */
 int verification_step(struct verification *v, const void *gradient);
 
 /* Its two halves: the reference's step; and whether all that the runner has is the same. */

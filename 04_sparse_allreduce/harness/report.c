@@ -35,8 +35,10 @@ void report_heading(const struct job *job)
   static const char *const kinds[] = {"heavy", "normal", "ties", "one-region"};
   const struct rank *me = job->me;
   launcher_print(me, "Gradient: %zu elements of type %s, %s, %llu step%s; k = %llu (density %g)\n",
-                 job->count, job->opt->type->name, kinds[job->kind], (unsigned long long)job->steps,
-                 job->steps == 1 ? "" : "s", (unsigned long long)job->k, job->config.density);
+                 job->count, job->opt->type->name,
+                 job->input ? program_options.input : kinds[job->kind],
+                 (unsigned long long)job->steps, job->steps == 1 ? "" : "s",
+                 (unsigned long long)job->k, job->config.density);
   launcher_print(me, "%-15s %9s %8s %8s %8s %12s %21s %8s  %s\n", "path", "us/step", "ratio",
                  "local/k", "global/k", "words sent", "words in the paper", "xi", "verified");
 }

@@ -89,6 +89,9 @@ static void read_simple(struct runner *r)
 {
   const struct simple *s = r->simple;
   CUDACHECK(cudaDeviceSynchronize());
+  if (s->nonfinite > 0 && r->config.nonfinite == SPARSE_NONFINITE_ERROR)
+    snprintf(r->reason, sizeof r->reason, "the gradient is not finite in %zu of its elements",
+             s->nonfinite);
   r->last = s->last;
   r->result = s->result;
   r->entries = s->last.dense || s->last.fell_back ? NULL : s->global;
@@ -120,6 +123,17 @@ void runner_read(struct runner *r)
 {
   *r->reason = '\0';
   (r->simple ? read_simple : read_library)(r);
+}
+
+int runner_finish(struct runner *r)
+{
+  const struct rank *me = r->job->me;
+  runner_read(r);
+  if (*r->reason && (r->simple || me->rank == 0)) /* the library's is the same on all ranks */
+    launcher_error("%s, step %llu: %s; allowed: finite elements, or --nonfinite drop",
+                   simple_paths[r->config.algorithm].name, (unsigned long long)r->last.step,
+                   r->reason);
+  return launcher_agree(me, *r->reason ? EXIT_WRONG_DATA : EXIT_VERIFIED);
 }
 
 void runner_residual(const struct runner *r, float *host)

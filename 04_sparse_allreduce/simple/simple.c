@@ -151,6 +151,7 @@ void simple_step(struct simple *s, const float *gradient, cudaStream_t stream)
 {
   s->stream = stream;
   if (s->comm) CUDACHECK(cudaStreamSynchronize(stream)); /* the gradient */
+  s->nonfinite = 0;
   s->last = (sparse_allreduce_statistics_t){.step = s->steps,
                                             .k = s->k,
                                             .capacity = s->capacity,
@@ -173,6 +174,8 @@ int simple_is_due(const struct simple *s, int interval)
 
 void simple_accumulate(struct simple *s, const float *gradient)
 {
+  const struct simple_rule not_finite = {SIMPLE_INFINITY - 1, SIMPLE_NAN, -1};
+  s->nonfinite = s->on->select(s, gradient, not_finite, NULL);
   s->on->add_gradient(s, s->acc, gradient);
 }
 

@@ -117,6 +117,7 @@ struct simple {
   uint64_t steps;         /* done so far */
   uint64_t exact_step;    /* in which everything is due */
   sparse_allreduce_statistics_t last; /* statistics of the last step */
+  size_t nonfinite;                   /* elements of its gradient that were not finite */
 };
 
 /* It runs on the current device by `comm` or, if that is NULL, on the host by `link`. */
