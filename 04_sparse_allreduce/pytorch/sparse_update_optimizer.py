@@ -370,6 +370,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if self._now.kept is not None and not inside:
             raise SparseAllreduceError("the model has the shared weights: leave shared_weights() first")
 
+    @torch.compiler.disable  # also in a compiled function
     def step(self, closure=None):
         self._ready()
         try:

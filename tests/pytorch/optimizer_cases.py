@@ -388,6 +388,18 @@ def hooks(net, optimizer):
 
 
 @pattern
+def a_compiled_step(net, optimizer):
+    reference, other = pair()
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    for t in range(2):
+        backward(net, t)
+        step()
+        net.zero_grad()
+        one_step(reference, other, t)
+    same(flat(net), flat(reference), "compiled")
+
+
+@pattern
 def copied_or_pickled(net, optimizer):
     for call in (copy.copy, copy.deepcopy, pickle.dumps):
         refused("cannot be copied or pickled", lambda: call(optimizer))
