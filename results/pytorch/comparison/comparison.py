@@ -51,7 +51,7 @@ FAMILIES = {
     "powersgd16": {"way": "powersgd", "rank": 16},
     "diloco": {**UPDATE, "every": 16, "outer": 0.7, "nesterov": 0.9},
     "sparseloco": {**UPDATE, "every": 16, "density": 0.02, "decay": 0.95, "chunk": 4096},
-    "every16": {**UPDATE, "every": 16, "density": 0.005, "decay": 0.95},  # ours with every=16
+    "every16": {**UPDATE, "every": 16, "density": 0.005, "decay": 0.95},  # ours after 16 local steps
     "late": {**OURS, "density": 0.005, "ahead": 0.06, "late": 1},
     "demo": {"way": "demo", "keep": 20, "b1": 0.999},  # coefficients of each block of 64 x 64
 }
