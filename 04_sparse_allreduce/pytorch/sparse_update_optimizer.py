@@ -95,6 +95,7 @@ def _configuration(library, fields):
     config = Config()
     library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
     names = {name.decode(): i for i, name in enumerate(map(library.sparse_allreduce_name, range(99))) if name}
+    del names["dense"]  # has no residual
     known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
     for name, value in fields.items():
         if name not in known:
@@ -132,24 +133,15 @@ class _Exchange:
         _call(self._library, "sparse_allreduce_create", self._communicator, self._count, ctypes.byref(self._config),
               ctypes.byref(self.handle))
         self._run("residual", ctypes.byref(address))
-        self._dense = not address
-        nothing = torch.zeros(1, dtype=torch.float32, device=self._device)
-        self.residual = nothing if self._dense else self._tensor(address)
-        if not self._cuda:  # the stand-in's dense allreduce takes only its device memory; the process keeps it
-            self._library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(4 * self._count))
-            self._buffer = self._tensor(address)
-
-    def _tensor(self, address):
         if self._cuda:
             memory = {"data": (address.value, False), "shape": (self._count,), "typestr": "<f4", "version": 3}
-            return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=memory), device=self._device)
-        return torch.frombuffer((ctypes.c_float * self._count).from_address(address.value), dtype=torch.float32)
+            self.residual = torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=memory), device=self._device)
+        else:
+            memory = (ctypes.c_float * self._count).from_address(address.value)
+            self.residual = torch.frombuffer(memory, dtype=torch.float32)
 
     def _run(self, name, *arguments):
         _call(self._library, "sparse_allreduce_" + name, self.handle, *arguments)
-
-    def buffer(self):
-        return torch.empty(self._count, dtype=torch.float32, device=self._device) if self._cuda else self._buffer
 
     def average(self, changed, weights):
         """Subtracts the average. The host waits once; then what was sent has left the residual, and errors are known."""
@@ -160,8 +152,6 @@ class _Exchange:
         self._run("get_async_error", ctypes.byref(error))
         if error.value != 0:
             raise SparseAllreduceError(self._library.sparse_allreduce_last_error().decode())
-        if self._dense and not weights.isfinite().all():
-            raise SparseAllreduceError("a value is not finite after a dense exchange")
 
     def state(self):
         state = torch.empty(self._library.sparse_allreduce_state_bytes(self.handle), dtype=torch.uint8)
@@ -220,7 +210,7 @@ def _units(optim):
     return [unit for g, unit in zip(optim.param_groups, units) for _ in g["params"]]
 
 
-def _check_arguments(optim, every, **shares):
+def _check_arguments(optim, **shares):
     kind = type(optim).__name__
     if not isinstance(optim, torch.optim.Optimizer) or isinstance(optim, SparseUpdateOptimizer):
         raise TypeError(f"the first argument is a {kind}; allowed: an optimizer such as AdamW")
@@ -234,8 +224,6 @@ def _check_arguments(optim, every, **shares):
                 or p.dtype not in (torch.float32, torch.float16, torch.bfloat16)):
             raise ValueError(f"a {type(p).__name__} is {p.dtype} on {p.device}; allowed: float32, float16, bfloat16, "
                              "not sharded, all on one GPU or the CPU")
-    if not isinstance(every, int) or every < 1:
-        raise ValueError(f"every={every!r}; allowed: 1 or more")
     for name, value in shares.items():  # None: the default
         if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= 1):
             raise ValueError(f"{name}={value!r}; allowed: 0 to 1")
@@ -248,12 +236,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     optim        any optimizer whose parameters are on one GPU, or on the CPU, where the stand-in of this suite
                  takes the place of GPUs. For its steps, those of 16 bits have 32
     density      share of the elements that a rank sends; None: 0.02 / ranks, which makes 1/50 of the words of
-                 a dense allreduce; 1: all, by a dense allreduce
-    every        local steps before an exchange. With more than one the optimizer's usual momentum learns best
+                 a dense allreduce
     ahead        the share of its residual by which a rank's weights are ahead of the shared ones; None: 12
-                 times the density, a quarter at most (an entry waits for 1/density steps to be sent); with
-                 local steps 0
-    decay        factor of the residual in each exchange; None: 1, with local steps 0.95
+                 times the density, a quarter at most (an entry waits for 1/density steps to be sent)
     group        of torch.distributed, any backend
     library      path of libsparse_allreduce.so
     fields       any field of sparse_allreduce_config_t by its name: algorithm="oktopk", timeout_seconds=5 ...
@@ -261,23 +246,22 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
 
     @_own_setting()
-    def __init__(self, optim, density=None, every=1, ahead=None, decay=None, group=None, library=None, **fields):
+    def __init__(self, optim, density=None, ahead=None, group=None, library=None, **fields):
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         if rank < 0:
             raise ValueError("this process is not in the group")
 
         def prepare():
             """What can fail on one rank alone. Returns the identity of the communicator, and what all ranks need the same."""
-            _check_arguments(optim, every, density=density, ahead=ahead, decay=decay)
+            _check_arguments(optim, density=density, ahead=ahead)
             share = 0.02 / ranks if density is None else density
-            self.optim, self.every, self._group, self._own = optim, every, group, _parameters(optim)
-            self._ahead = ahead if ahead is not None else min(12 * share, 0.25) if every == 1 else 0.0
-            self._decay = decay if decay is not None else 1.0 if every == 1 else 0.95
-            settings = {"algorithm": "dense" if share == 1 else "topkA", "density": share, **fields}
+            self.optim, self._group, self._own = optim, group, _parameters(optim)
+            self._ahead = ahead if ahead is not None else min(12 * share, 0.25)
+            settings = {"algorithm": "topkA", "density": share, **fields}
             count = sum(p.numel() for p in self._own)
             self._exchange = _Exchange(library, settings, self._own[0].device, count, rank)
             return bytes(self._exchange.identity), [
-                f"an {type(optim).__name__}", f"every={every}", f"ahead={self._ahead}", f"decay={self._decay}",
+                f"an {type(optim).__name__}", f"ahead={self._ahead}",
                 *(f"{name}={value!r}" for name, value in sorted(settings.items())),
                 *(f"a parameter {p.dtype} {[*p.shape]}" for p in self._own)]
 
@@ -295,7 +279,6 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         self._patch_step_function()
         # Lightning and Fabric make copies of this object: what changes is in objects that these share.
         self._now = types.SimpleNamespace(
-            local=0,  # steps since the last exchange
             begin=lambda: None,  # to be called before the next step
             kept=None,  # this rank's weights while the model has the shared ones
             marks=None,  # of the parameters, when their values were last written here
@@ -303,7 +286,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             equal=ranks > 1)  # perhaps all ranks have the same gradients
         self._copies = {p: p.float() for p in self._own if p.dtype != torch.float32}  # their weights, with 32 bits
         if self._copies and optim.state:
-            self._load_local(optim.state_dict())  # so its state has 32 bits, too
+            self._load_wrapped(optim.state_dict())  # so its state has 32 bits, too
         self._shared = self._vector(self._own)
         self.take_weights()
         self._now.begin = self.take_weights
@@ -328,9 +311,6 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         torch._foreach_copy_(self._values(), self._parts(vector))
         if min(self._units) < 1:
             torch._foreach_mul_(self._values(), self._units)
-        self._round()
-
-    def _round(self):
         for p, value in self._copies.items():
             p.copy_(value)
         self._now.marks = self._marks()
@@ -340,7 +320,10 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     def _last(self):
         """This rank's weights as the last exchange left them."""
-        return torch.sub(self._shared, self._exchange.residual, alpha=self._ahead, out=self._exchange.buffer())
+        return torch.sub(self._shared, self._exchange.residual, alpha=self._ahead)
+
+    def _put_last(self):
+        self._put(self._last())
 
     def _warn_if_replaced(self, last, consequence):
         """By 1 % or more of all. Where nobody has written to the model, nothing is compared."""
@@ -353,7 +336,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """All ranks begin with the shared weights of rank 0. Nothing waits to be sent."""
         dist.broadcast(self._shared, group_src=0, group=self._group)
         self._exchange.residual.zero_()
-        self._now.local, self._now.begin = 0, lambda: None
+        self._now.begin = lambda: None
         self._put(self._shared)
 
     @_own_setting()
@@ -387,6 +370,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if self._now.kept is not None and not inside:
             raise SparseAllreduceError("the model has the shared weights: leave shared_weights() first")
 
+    @torch.compiler.disable  # also in a compiled function
     def step(self, closure=None):
         self._ready()
         try:
@@ -426,9 +410,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             raise SparseAllreduceError("parameters were added, removed or converted: do that before you wrap the optimizer")
         for p, value in self._copies.items():  # what is no rounded copy has been written by somebody else
             value.copy_(torch.where(value.to(p.dtype) == p, value, p.float()))
-        if self._now.local == 0:
-            self._warn_if_replaced(self._last, "this counts as a change, and other ranks get the largest part of it first; "
-                                   "if you have loaded a file, call take_weights()")
+        self._warn_if_replaced(self._last, "this counts as a change, and other ranks get the largest part of it first; "
+                               "if you have loaded a file, call take_weights()")
         if all(p.grad is None for p in self._own):
             warnings.warn("no parameter of this optimizer has a gradient: does the model have others by now?")
         if any(now > then for now, then in zip(_momenta(self.optim), self._now.momenta)):
@@ -453,16 +436,11 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
 
     @_own_setting()
     def _after_local_step(self):
-        self._now.local += 1
-        if self._now.local < self.every:
-            self._round()
-            return
-        self._now.local = 0
         changed = self._last()
         torch._foreach_sub_(self._parts(changed), self._in_units(self._values()))
         self._send(changed)
         del changed  # so its memory serves the next line
-        self._put(self._last())
+        self._put_last()
 
     def _send(self, changed):
         if self._now.equal:
@@ -472,8 +450,6 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             if digest != 0 and len(set(digests)) == 1:
                 warnings.warn("all ranks have the same gradients: is there DistributedDataParallel around the model, "
                               "or does each rank have the same data? Both are wrong here")
-        if self._decay < 1:
-            self._exchange.residual.mul_(self._decay)
         self._exchange.average(changed, self._shared)
 
     @_own_setting()
@@ -481,7 +457,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """The others hear of it in their next exchange, by a value that is not finite."""
         with contextlib.suppress(Exception):
             self._now.begin()
-            changed = self._exchange.buffer().zero_()
+            changed = torch.zeros_like(self._shared)
             changed[0] = float("nan")
             self._send(changed)
 
@@ -492,16 +468,12 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     def __reduce__(self):
         raise SparseAllreduceError("this optimizer cannot be copied or pickled: it has a communicator; use state_dict()")
 
-    def add_param_group(self, param_group):
-        raise SparseAllreduceError("groups of parameters cannot be added after SparseUpdateOptimizer is made")
-
     @_own_setting()
     def state_dict(self):
         """A copy: that of the wrapped optimizer and, as "sparse", what this rank has besides."""
         self._ready(inside=True)
         shared = torch._foreach_mul(self._parts(self._shared), self._units)
-        weights = self._vector(self._values()) if self._now.kept is None else self._now.kept
-        mine = dict(made=self._made, library=self._exchange.state(), local=self._now.local, shared=shared, weights=weights)
+        mine = dict(made=self._made, library=self._exchange.state(), shared=shared)
         return {**copy.deepcopy(self.optim.state_dict()), "sparse": mine}
 
     @_own_setting()
@@ -517,7 +489,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             mine = state_dict.get("sparse")
             if mine is not None and [part.shape for part in mine["shared"]] != [p.shape for p in self._own]:
                 raise ValueError("this state is of parameters with other shapes than those of the model")
-            self._load_local({**state_dict, "sparse": None})
+            self._load_wrapped({**state_dict, "sparse": None})
             return 0 if mine is None else 1 + ([*mine["made"]] == self._made)
 
         origin, mine = min(_together(self._group, load)), state_dict.get("sparse")
@@ -530,13 +502,10 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if origin == 1:
             warnings.warn("a rank loads a state that it has not saved: the residuals of all are empty now")
             self._begin_again()
-            weights = self._shared
-        else:
-            self._now.local, weights = mine["local"], mine["weights"].to(self._shared.device)
-            self._put(weights)
-        self._now.begin = lambda: self._put(weights)  # the model may be loaded after its optimizer
+        self._put_last()
+        self._now.begin = self._put_last  # the model may be loaded after its optimizer
 
-    def _load_local(self, state_dict):
+    def _load_wrapped(self, state_dict):
         with self._32_bits():
             self.optim.load_state_dict(copy.deepcopy(state_dict))  # which would keep its tensors and change them
 

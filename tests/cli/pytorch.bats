@@ -90,7 +90,7 @@ PY
 
 @test "the example learns" {
   needs_pytorch
-  pytorch 2 "$PYTORCH/train_text.py" --steps 30 --ways ddp+rate=3e-3,sparse+density=0.05+rate=7.5e-3,sparse+density=1+every=4+rate=7.5e-3+momentum=0
+  pytorch 2 "$PYTORCH/train_text.py" --steps 30 --ways ddp+rate=3e-3,sparse+density=0.05+rate=7.5e-3,sparse+ahead=0+rate=7.5e-3+momentum=0
   exits_with 0
   [ "$(tail -n 1 "$WORK/out")" = "All ranks had the same weights in the end" ] || show
   # the loss of the first step is that of equal bytes, ln 256 = 5.55; all ways begin with it

@@ -51,7 +51,7 @@ FAMILIES = {
     "powersgd16": {"way": "powersgd", "rank": 16},
     "diloco": {**UPDATE, "every": 16, "outer": 0.7, "nesterov": 0.9},
     "sparseloco": {**UPDATE, "every": 16, "density": 0.02, "decay": 0.95, "chunk": 4096},
-    "every16": {**UPDATE, "every": 16, "density": 0.005, "decay": 0.95},  # ours with every=16
+    "every16": {**UPDATE, "every": 16, "density": 0.005, "decay": 0.95},  # ours after 16 local steps
     "late": {**OURS, "density": 0.005, "ahead": 0.06, "late": 1},
     "demo": {"way": "demo", "keep": 20, "b1": 0.999},  # coefficients of each block of 64 x 64
 }
@@ -542,7 +542,7 @@ class Queue:
                     if o is None and patience > 0:
                         break  # what it waits for may end in a moment, on another GPU
                     if (o is not None and not any(row["family"] == family and same(row, o) for row in rows)
-                            and time.time() + expected(rows, family, o["steps"]) < self.end and self.lock(family, o)):
+                            and time.time() + expected(rows, family, o) < self.end and self.lock(family, o)):
                         return family, o
                 else:
                     return None
@@ -573,11 +573,11 @@ def same(row, o):
     return all(row[name] == value for name, value in o.items())
 
 
-def expected(rows, family, steps):
-    """How many seconds a run takes: as the longest of its family, or of any, in LOG."""
+def expected(rows, family, o):
+    """How many seconds a run takes: as the longest of its family with as many ranks, or of any, in LOG. A tenth is its test."""
     ended = [row for row in rows if "failed" not in row]
-    ended = [row for row in ended if row["family"] == family] or ended
-    return steps / 1000 * max((1000 * row["seconds"] / row["steps"] for row in ended), default=70)
+    ended = [row for row in ended if (row["family"], row["ranks"]) == (family, o["ranks"])] or ended
+    return max((row["seconds"] * (0.1 + 0.9 * o["steps"] / row["steps"]) for row in ended), default=0.07 * o["steps"])
 
 
 def main():
