@@ -29,7 +29,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "cpu.h"
 #include "cpu_kernel.h"
 
 #pragma GCC visibility push(hidden)
@@ -79,10 +78,8 @@ void *cpu_allocate(size_t bytes);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
-enum region_kind { REGION_DEVICE, REGION_HOST, REGION_PEER, REGION_CONTROL };
-
-/* Reasons why memory may not be freed: it is registered, or it is a window. */
-enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
+/* HIDDEN: not for the program, or no longer. */
+enum region_kind { REGION_DEVICE, REGION_HOST, REGION_WINDOW, REGION_HIDDEN };
 
 /* A place in memory, for any process: an offset in the file that process `pid` has open as `fd`. */
 struct place {
@@ -98,28 +95,28 @@ struct region {
   enum region_kind kind;
   char *base;
   size_t bytes;  /* as requested */
-  size_t mapped; /* the whole mapping */
+  size_t mapped; /* whole pages */
   struct place file;
   bool owned; /* this process has the file open for others */
   int references;
-  char *windows; /* of a communicator: see window.c */
+  char *windows; /* addresses of a communicator: see window.c */
   size_t windows_bytes;
   bool shareable; /* from ncclMemAlloc */
   bool unclaimed; /* a control block that ranks have yet to join, with a reference for them */
-  int held[HOLDS];
 };
 
 struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes);
-/* The region of that file. A process has one region, at one address, per file, because mutexes
- * shared between processes and ThreadSanitizer need that. NULL on failure. */
-struct region *cpu_region_open(enum region_kind kind, const struct place *place);
+/* The region of the place's file; NULL on failure. A process has one region, at one address, per
+ * file, because mutexes shared between processes and ThreadSanitizer need that. Or, if `at` is not
+ * NULL, the window there: `bytes` bytes from the place on, at this address, which is reserved. */
+struct region *cpu_region_open(const struct place *place, char *at, size_t bytes);
 void cpu_region_release(struct region *region);
-/* Opens the file of a place: a descriptor, or -1 if its process has closed it. */
-int cpu_place_open(const struct place *place);
 /* Called when all ranks have joined: from now on their references keep the control block. */
 void cpu_region_claim(struct region *region);
-/* Adds `change` to the number of holds of that kind. Memory with a hold cannot be freed. */
-void cpu_region_hold(struct region *region, enum hold reason, int change);
+/* Reserves addresses, which nobody may use; anywhere if `at` is NULL. */
+char *cpu_reserve(char *at, size_t bytes);
+/* Does the pointer point to memory that ranks share in kernels? */
+bool cpu_memory_is_window(const void *pointer);
 /* For cudaMalloc and the like, and for ncclMemAlloc, whose memory is shareable. */
 cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer,
                                 size_t bytes);
@@ -134,8 +131,6 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
 ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
                                  int flags);
 ncclResult_t cpu_window_deregister(ncclComm_t comm, ncclWindow_t window);
-/* The number of bytes from `pointer` on in the window of a rank; 0: it is in none. */
-size_t cpu_window_extent(const void *pointer);
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
 
@@ -199,7 +194,7 @@ struct control;
 
 /* Host threads of the ranks meet, and streams of the ranks meet, independently of each other. */
 enum meeting_of { HOSTS, STREAMS, MEETINGS };
-enum { MEETING_BYTES = 256 };
+enum { MEETING_BYTES = 384 };
 
 /* ncclSend writes this for the receiving rank, which then copies the data. */
 struct letter {
@@ -217,14 +212,15 @@ bool cpu_control_join(struct control *control, int rank, int nranks);
 bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all, size_t bytes);
 struct letter *cpu_letter(struct control *control, int from, int to);
 /* Marks the communicator as failed on all ranks and wakes them. The first message stays. */
-void cpu_control_fail(struct control *control, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-/* The rank gives up: to the others, a failure of that rank. */
-void cpu_control_abort(struct control *control, int rank);
-/* What calls on a communicator return that has failed, or ncclSuccess. */
+void cpu_control_fail(struct control *control, ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* What calls on a communicator return that has failed, or ncclSuccess; and the message. */
 ncclResult_t cpu_control_result(const struct control *control);
-/* The message, or NULL if the communicator has not failed. */
 const char *cpu_control_failure(const struct control *control);
+/* Blocks until ready(arg) is true or the communicator has failed. It sleeps, and calls ready again
+ * whenever a rank calls cpu_notify for this rank; what that rank wrote before is visible then. */
+void cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg);
+void cpu_notify(ncclComm_t comm, int peer);
 
 /* ---- comm.c -------------------------------------------------------------------------------- */
 
@@ -260,10 +256,15 @@ const char *cpu_nccl_sentence(void);
 
 /* Runs a call that waits for other ranks: at once, or at the end of the group, where calls with
  * different `order` run at the same time. */
+ncclResult_t cpu_group_start(void);
+ncclResult_t cpu_group_end(void);
 ncclResult_t cpu_group_run(const void *order, ncclResult_t (*run)(const void *args),
                            const void *args, size_t bytes);
 
 /* ---- registration.c ------------------------------------------------------------------------ */
+
+/* Why memory may not be freed: it is registered, or it is a window. */
+enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
 
 struct registration {
   struct registration *next;
@@ -286,6 +287,8 @@ ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const vo
 /* Finds the registration of comm that contains the bytes; false if there is none. */
 bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
                            struct registration *found);
+/* Why the memory that begins there may not be freed; HOLDS: it may. */
+enum hold cpu_registration_of(const void *memory);
 /* A queued call begins (1) or ends (-1) to use the bytes. */
 void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change);
 /* Prints a note if NCCL could not use the registrations of a call's buffers. */
@@ -302,23 +305,22 @@ enum aspect {
   TYPE,
   OPERATION,
   ROOT,
-  SENDBUFF_KIND, /* an enum hold, or HOLDS for neither */
+  SENDBUFF_KIND, /* is it registered? */
   RECVBUFF_KIND,
   SENDBUFF_OFFSET, /* in a symmetric window */
   RECVBUFF_OFFSET,
   ASPECTS
 };
-enum { NO_CLAIM = -1 }; /* of no importance on this rank */
 
 /* A rank's call, for the other ranks. */
 struct claim {
-  int64_t values[ASPECTS];
-  struct place places[BUFFERS];
+  char is[ASPECTS][32];         /* in words; "": of no importance on this rank */
+  struct place places[BUFFERS]; /* a buffer that this rank does not have has no inode */
 };
 
 /* False if the ranks do not agree: then the communicator has failed, with the same message on all
- * ranks. `names` are those of the calls. */
-bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims);
+ * ranks. */
+bool cpu_claims_agree(ncclComm_t comm, const struct claim *claims);
 
 /* ---- reduce.c ------------------------------------------------------------------------------ */
 

@@ -186,7 +186,7 @@ static void before_write(void *at, unsigned size)
 {
   if (!late.on || kernel_thread() == NULL) return;
   races_settle();
-  if (!(cpu_window_extent(at) > 0)) return;
+  if (!cpu_memory_is_window(at)) return;
   apply(at, size, true); /* stores to one place stay in order */
   if (size > 16 || RANDOM(4) == 0) return;
   late.current.to = at;
@@ -201,7 +201,7 @@ static void before_read(const void *at, unsigned size)
   /* to copy 16 bytes, the hook of the load comes after that of the store */
   if (late.has_current && memcmp(late.current.to, late.current.bytes, late.current.size) != 0)
     races_settle();
-  if (late.n > 0 && (cpu_window_extent(at) > 0)) apply(at, size, false);
+  if (late.n > 0 && cpu_memory_is_window(at)) apply(at, size, false);
 }
 
 void cpu_before_atomic(const void *at)

@@ -20,7 +20,6 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
                                .region = region,
                                .start = start,
                                .bytes = bytes};
-  cpu_region_hold(region, kind, 1);
   pthread_mutex_lock(&lock);
   new->next = registrations;
   registrations = new;
@@ -32,7 +31,6 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
 static void end(struct registration *registration)
 {
   registration->comm = NULL;
-  cpu_region_hold(registration->region, registration->kind, -1);
   cpu_region_release(registration->region);
   registration->region = NULL;
 }
@@ -85,6 +83,17 @@ bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
     }
   pthread_mutex_unlock(&lock);
   return any;
+}
+
+enum hold cpu_registration_of(const void *memory)
+{
+  enum hold hold = HOLDS;
+  pthread_mutex_lock(&lock);
+  for (struct registration *each = registrations; each != NULL; each = each->next)
+    if (each->comm != NULL && each->region->base == memory && hold != HELD_WINDOW)
+      hold = each->kind;
+  pthread_mutex_unlock(&lock);
+  return hold;
 }
 
 void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change)

@@ -74,6 +74,9 @@ void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_pla
 void cpu_before_atomic(const void *at); /* see races.c */
 #endif
 
+/* Like kernel<<<..., stream>>>(args): queues fn with a copy of the `bytes` bytes at `args`. Under
+ * stream capture it becomes a node of the graph instead, with that copy as its arguments at every
+ * launch. fn runs on the thread of the stream and must not call CUDA or NCCL. */
 cudaError_t cpu_launch(cudaStream_t stream, void (*fn)(const void *args), const void *args,
                        size_t bytes);
 
