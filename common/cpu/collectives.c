@@ -72,8 +72,9 @@ struct batch {
 
 /* ---- the memory of peers ------------------------------------------------------------------- */
 
-/* The address of a peer's buffer in this process; NULL if the peer has freed it. Mapping takes
- * longer than most copies, so memory stays mapped until the peer uses another buffer. */
+/* The address of a peer's buffer in this process; NULL if the peer has freed it, which ends the
+ * communicator. Mapping takes longer than most copies, so memory stays mapped until the peer uses
+ * another buffer. */
 static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct place *place)
 {
   struct region **region = &comm->peers[peer][b];
@@ -81,7 +82,9 @@ static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct p
     if (*region != NULL) cpu_region_release(*region);
     *region = cpu_region_open(place, NULL, 0);
   }
-  return *region != NULL ? (*region)->base + place->offset : NULL;
+  if (*region != NULL) return (*region)->base + place->offset;
+  cpu_control_fail(comm->control, ncclInvalidUsage, "the memory of rank %d is gone", peer);
+  return NULL;
 }
 
 /* ---- collectives --------------------------------------------------------------------------- */
@@ -187,10 +190,7 @@ static bool run_collective(ncclComm_t comm, const struct call *call)
     for (enum which b = SENDBUFF; b < BUFFERS; b++) {
       if (claims[r].places[b].inode == 0) continue;
       shared.buffers[b][r] = peer_memory(comm, r, b, &claims[r].places[b]);
-      if (shared.buffers[b][r] != NULL) continue;
-      cpu_control_fail(comm->control, ncclInvalidUsage, "%s: the memory of rank %d is gone",
-                       claims[r].is[CALL], r);
-      return false;
+      if (shared.buffers[b][r] == NULL) return false;
     }
   move(&shared);
   return cpu_meet(comm, STREAMS, NULL, NULL, 0);
@@ -209,11 +209,7 @@ static void copy_letter(ncclComm_t comm, const struct call *call, const struct l
     return;
   }
   const char *from = peer_memory(comm, call->peer, SENDBUFF, &letter->from);
-  if (from != NULL)
-    memmove(call->buffers[RECVBUFF], from, letter->bytes);
-  else
-    cpu_control_fail(comm->control, ncclInvalidUsage, "ncclRecv: the memory of rank %d is gone",
-                     call->peer);
+  if (from != NULL) memmove(call->buffers[RECVBUFF], from, letter->bytes);
 }
 
 /* Does the next step of a transfer if possible: posts or copies the letter, or sees it copied. */
@@ -222,7 +218,7 @@ static void advance(ncclComm_t comm, struct call *call)
   const bool send = call->kind == SEND;
   struct letter *letter = send ? cpu_letter(comm->control, comm->rank, call->peer)
                                : cpu_letter(comm->control, call->peer, comm->rank);
-  if (atomic_load(&letter->full) == send) return;
+  if (letter->full == send) return;
   if (send && call->posted) {
     call->done = true;
     return;
@@ -237,7 +233,7 @@ static void advance(ncclComm_t comm, struct call *call)
     if (cpu_control_result(comm->control) != ncclSuccess) return;
     call->done = true;
   }
-  atomic_store(&letter->full, send);
+  letter->full = send;
   cpu_notify(comm, call->peer);
 }
 
@@ -288,7 +284,7 @@ static void run_batch(const void *args)
   }
   if (ok) cpu_wait(batch->comm, all_done, batch);
   const struct control *control = batch->comm->control;
-  if (cpu_control_result(control) != ncclSuccess && !atomic_load(&batch->comm->aborted))
+  if (cpu_control_result(control) != ncclSuccess && !batch->comm->aborted)
     cpu_worker_fail(cpu_control_failure(control));
   use(batch, -1);
 }
@@ -310,10 +306,11 @@ static void release_batch(const void *args)
 /* A call that waits for other ranks, such as ncclCommInitRank. */
 struct waiting {
   struct waiting *next;
-  const void *order; /* calls with the same one run one after the other */
+  const void *order;
+  struct waiting *before; /* the last one with the same order, or NULL */
   ncclResult_t (*run)(const void *args);
   pthread_t thread;
-  bool begun;
+  bool awaited; /* by the next one with the same order */
   ncclResult_t result;
   char sentence[SENTENCE]; /* why it failed */
   _Alignas(max_align_t) char args[];
@@ -323,18 +320,15 @@ static _Thread_local struct {
   int depth;
   ncclResult_t error;    /* of the first call of the group that failed */
   struct batch *batches; /* one per communicator, in the order of its first call */
-  struct waiting *calls, **end;
+  struct waiting *calls;
 } group;
 
-/* Runs this call, and those after it that have the same order. */
 static void *run_waiting(void *argument)
 {
-  struct waiting *first = argument;
-  for (struct waiting *call = first; call != NULL; call = call->next) {
-    if (call->order != first->order) continue;
-    call->result = call->run(call->args);
-    snprintf(call->sentence, sizeof(call->sentence), "%s", cpu_nccl_sentence());
-  }
+  struct waiting *call = argument;
+  if (call->before != NULL) pthread_join(call->before->thread, NULL);
+  call->result = call->run(call->args);
+  snprintf(call->sentence, sizeof(call->sentence), "%s", cpu_nccl_sentence());
   return NULL;
 }
 
@@ -343,15 +337,11 @@ static ncclResult_t end_waiting(void)
 {
   ncclResult_t result = ncclSuccess;
   struct waiting *first = group.calls, *next;
-  for (struct waiting *call = first; call != NULL; call = call->next) {
-    struct waiting *same = first;
-    while (same->order != call->order) same = same->next;
-    call->begun = same == call;
-    if (call->begun && pthread_create(&call->thread, NULL, run_waiting, call) != 0)
-      cpu_out_of_memory("a thread of a group");
-  }
   for (struct waiting *call = first; call != NULL; call = call->next)
-    if (call->begun) pthread_join(call->thread, NULL);
+    if (pthread_create(&call->thread, NULL, run_waiting, call) != 0)
+      cpu_out_of_memory("a thread of a group");
+  for (struct waiting *call = first; call != NULL; call = call->next)
+    if (!call->awaited) pthread_join(call->thread, NULL);
   for (struct waiting *call = first; call != NULL; call = next) {
     next = call->next;
     if (result == ncclSuccess && call->result != ncclSuccess)
@@ -370,9 +360,11 @@ ncclResult_t cpu_group_run(const void *order, ncclResult_t (*run)(const void *ar
   call->order = order;
   call->run = run;
   memcpy(call->args, args, bytes);
-  if (group.calls == NULL) group.end = &group.calls;
-  *group.end = call;
-  group.end = &call->next;
+  struct waiting **end = &group.calls;
+  for (; *end != NULL; end = &(*end)->next)
+    if ((*end)->order == order) call->before = *end;
+  if (call->before != NULL) call->before->awaited = true;
+  *end = call;
   return ncclSuccess;
 }
 
@@ -386,7 +378,7 @@ static ncclResult_t add_to_group(struct call *call)
     batch->comm = call->comm;
     batch->stream = call->stream;
     batch->end = &batch->calls;
-    cpu_comm_retain(batch->comm);
+    batch->comm->references++;
   }
   if (batch->stream != call->stream)
     return cpu_nccl_error(ncclInvalidUsage,
@@ -461,7 +453,7 @@ static ncclResult_t check(struct call *call)
   if (call->peer < 0 || call->peer >= comm->nranks)
     return cpu_nccl_error(ncclInvalidArgument, "%s: no rank %d among %d ranks", name, call->peer,
                           comm->nranks);
-  if (call->stream == NULL || call->stream->device != cpu_device(comm->device))
+  if (call->stream->device != cpu_device(comm->device))
     return cpu_nccl_error(ncclUnhandledCudaError,
                           "%s: the stream is not one of the communicator's device %d", name,
                           comm->device);

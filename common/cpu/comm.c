@@ -72,14 +72,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *unique_id)
   return ncclSuccess;
 }
 
-void cpu_comm_retain(ncclComm_t comm)
-{
-  atomic_fetch_add(&comm->references, 1);
-}
-
 void cpu_comm_release(ncclComm_t comm)
 {
-  if (atomic_fetch_sub(&comm->references, 1) > 1) return;
+  if (--comm->references > 0) return;
   cpu_region_release(comm->region);
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++)
@@ -100,7 +95,7 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id,
     return cpu_nccl_error(ncclInvalidArgument,
                           "the unique id is not one of this host's, or its process has ended");
   ncclComm_t comm = cpu_allocate(sizeof(*comm));
-  atomic_init(&comm->references, 1);
+  comm->references = 1;
   comm->rank = rank;
   comm->nranks = nranks;
   comm->device = device;
@@ -116,7 +111,7 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id,
     joined = cpu_nccl_error(ncclRemoteError, "another rank failed to join");
   }
   if (joined == ncclSuccess) {
-    cpu_region_claim(comm->region);
+    if (rank == 0 && region->owned) cpu_region_release(region); /* that of cpu_control_create */
     *result = comm;
   } else {
     cpu_comm_release(comm);
@@ -144,7 +139,8 @@ static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const void *id, int 
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
     return cpu_nccl_error(ncclInvalidArgument, "rank %d of %d; the stand-in has at most %d ranks",
                           rank, nranks, MAX_RANKS);
-  if (cpu_device(device) == NULL) return cuda_error("ncclCommInitRank", cudaErrorNoDevice);
+  if (cpu_device_check(device) != cudaSuccess)
+    return cuda_error("ncclCommInitRank", cudaErrorInvalidDevice);
   memcpy(&init.id, id, sizeof(init.id));
   return cpu_group_run(comm, run_init, &init, sizeof(init));
 }
@@ -163,12 +159,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 {
-  const int most = cpu_settings()->devices;
-  if (nranks < 1 || nranks > most)
-    return cpu_nccl_error(ncclInvalidArgument, "%d ranks; allowed: 1 to %d", nranks, most);
   for (int r = 0; r < nranks; r++) {
     comms[r] = NULL;
-    if (devices != NULL && (devices[r] < 0 || cpu_device(devices[r]) == NULL))
+    if (cpu_device_check(devices != NULL ? devices[r] : r) != cudaSuccess)
       return cuda_error("ncclCommInitAll", cudaErrorInvalidDevice);
   }
   const struct place id = cpu_control_create()->file;
@@ -198,11 +191,8 @@ static ncclResult_t run_split(const void *args)
   const int color = split->color, key = split->key;
   ncclResult_t result = ncclSuccess;
   struct region *region = cpu_control_create();
-  struct wish mine, wishes[MAX_RANKS], *first = NULL;
-  memset(&mine, 0, sizeof(mine));
-  mine.color = color;
-  mine.key = key;
-  mine.id = region->file;
+  const struct wish mine = {color, key, region->file};
+  struct wish wishes[MAX_RANKS], *first = NULL;
   if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) {
     result = cpu_comm_check(comm);
   } else if (color != NCCL_SPLIT_NOCOLOR) {
@@ -260,8 +250,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 /* Ends what this rank has queued, even if other ranks never take part in it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-  if (comm != NULL && comm->stream != NULL && !cpu_stream_idle(comm->stream)) {
-    atomic_store(&comm->aborted, true);
+  if (comm != NULL && comm->stream != NULL &&
+      !cpu_stream_reached(comm->stream, cpu_stream_queued(comm->stream))) {
+    comm->aborted = true;
     cpu_control_fail(comm->control, ncclRemoteError, "rank %d has called ncclCommAbort",
                      comm->rank);
   }

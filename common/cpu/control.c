@@ -36,7 +36,6 @@ struct control {
 struct region *cpu_control_create(void)
 {
   struct region *region = cpu_region_create(REGION_HIDDEN, 0, sizeof(struct control));
-  region->unclaimed = true;
   struct control *control = (struct control *)region->base;
   pthread_mutexattr_t mutex;
   pthread_condattr_t cond;
@@ -76,7 +75,7 @@ void cpu_control_fail(struct control *control, ncclResult_t result, const char *
   pthread_mutex_lock(&control->lock);
   if (cpu_control_result(control) == ncclSuccess) {
     vsnprintf(control->failure, sizeof(control->failure), format, arguments);
-    atomic_store(&control->result, result);
+    control->result = result;
   }
   for (int r = 0; r < MAX_RANKS; r++) ring(&control->bells[r]);
   pthread_mutex_unlock(&control->lock);
@@ -85,7 +84,7 @@ void cpu_control_fail(struct control *control, ncclResult_t result, const char *
 
 ncclResult_t cpu_control_result(const struct control *control)
 {
-  return (ncclResult_t)atomic_load(&control->result);
+  return (ncclResult_t)control->result;
 }
 
 const char *cpu_control_failure(const struct control *control)

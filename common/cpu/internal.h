@@ -12,7 +12,7 @@
  *   window.c       how a rank finds the memory of its peers
  *   device_comm.c  a communicator for kernels
  *   nvml.c         what programs load from NVML
- *   kernel.c       runs kernels, with fiber.c, access.c and races.c
+ *   kernel.c       runs kernels, with fiber.c and races.c
  *   claims.c       do all ranks make the same call?
  *   reduce.c       arithmetic in every data type
  *   collectives.c  the collectives: copies from and to the mapped memory of peers
@@ -46,20 +46,21 @@ struct settings {
   bool quiet;       /* CPU_STANDIN_QUIET */
   int lsa_ranks;    /* CPU_STANDIN_LSA_RANKS: so many share memory, as on several hosts */
   int pcie;         /* CPU_STANDIN_PCIE: a device that is not on NVLink, or -1 */
+  long long races;  /* CPU_STANDIN_RACES: a seed, see races.c, or -1 */
 };
 
 struct device {
   pthread_mutex_t lock;    /* guards this struct and the queues of the device's streams */
   pthread_cond_t progress; /* a stream of this device has run an operation */
-  size_t pending;          /* operations queued or running */
   size_t used;             /* bytes allocated */
   struct CUstream_st *default_stream;
   struct CUstream_st *streams; /* all of them */
 };
 
 const struct settings *cpu_settings(void);
-/* Device `number`, or the calling thread's if it is -1; NULL if there is none. */
+/* Device `number`, or the calling thread's if it is -1. Is it there? */
 struct device *cpu_device(int number);
+cudaError_t cpu_device_check(int number);
 int cpu_current_device(void);
 void cpu_device_wait(struct device *device);
 /* Remembers `error` for cudaGetLastError and returns it. */
@@ -102,7 +103,6 @@ struct region {
   char *windows; /* addresses of a communicator: see window.c */
   size_t windows_bytes;
   bool shareable; /* from ncclMemAlloc */
-  bool unclaimed; /* a control block that ranks have yet to join, with a reference for them */
 };
 
 struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes);
@@ -111,8 +111,6 @@ struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes
  * NULL, the window there: `bytes` bytes from the place on, at this address, which is reserved. */
 struct region *cpu_region_open(const struct place *place, char *at, size_t bytes);
 void cpu_region_release(struct region *region);
-/* Called when all ranks have joined: from now on their references keep the control block. */
-void cpu_region_claim(struct region *region);
 /* Reserves addresses, which nobody may use; anywhere if `at` is NULL. */
 char *cpu_reserve(char *at, size_t bytes);
 /* Does the pointer point to memory that ranks share in kernels? */
@@ -163,7 +161,7 @@ struct operation *cpu_operation(void (*run)(const void *args), void (*release)(c
                                 const void *args, size_t bytes);
 void cpu_operation_free(struct operation *operation);
 /* The stream of a handle; 0 and cudaStreamLegacy are the default stream of `device` (-1: the
- * current one). NULL without a device. */
+ * current one). */
 struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. As in CUDA, the
  * default stream and the blocking streams of its device wait for each other. */
@@ -172,8 +170,8 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream);
 /* Three calls: return the number of operations queued so far; wait until the stream has run that
  * many; make another stream wait for that. */
 uint64_t cpu_stream_queued(struct CUstream_st *stream);
-/* Has the stream run all that was queued? */
-bool cpu_stream_idle(struct CUstream_st *stream);
+/* Has the stream run that many? */
+bool cpu_stream_reached(struct CUstream_st *stream, uint64_t number);
 void cpu_stream_reach(struct CUstream_st *stream, uint64_t number);
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number);
 /* Called by an operation: its stream has failed. */
@@ -204,6 +202,8 @@ struct letter {
   struct place from;
 };
 
+/* With a reference for the ranks that have yet to join. Where this process made it, rank 0 releases
+ * that when all have joined. */
 struct region *cpu_control_create(void);
 /* Adds the rank to the control block; false if nranks differs or the rank has joined before. */
 bool cpu_control_join(struct control *control, int rank, int nranks);
@@ -241,7 +241,6 @@ struct ncclComm {
   atomic_flag noted;   /* the note on a useless registration is printed */
 };
 
-void cpu_comm_retain(ncclComm_t comm);
 void cpu_comm_release(ncclComm_t comm);
 /* ncclSuccess if comm can be used for another call. */
 ncclResult_t cpu_comm_check(ncclComm_t comm);

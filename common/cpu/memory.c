@@ -119,14 +119,6 @@ void cpu_region_release(struct region *region)
   pthread_mutex_unlock(&lock);
 }
 
-void cpu_region_claim(struct region *region)
-{
-  pthread_mutex_lock(&lock);
-  if (region->unclaimed) region->references--;
-  region->unclaimed = false;
-  pthread_mutex_unlock(&lock);
-}
-
 /* The region that the program's `pointer` points into. Called with the lock. */
 static struct region *find(const void *pointer)
 {
@@ -165,9 +157,8 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
 cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer, size_t bytes)
 {
   struct device *device = cpu_device(-1);
-  if (device == NULL) return cudaErrorNoDevice;
-  if (pointer == NULL) return cudaErrorInvalidValue;
   *pointer = NULL;
+  if (cpu_settings()->devices == 0) return cudaErrorNoDevice;
   if (bytes == 0) return cudaSuccess;
   if (bytes > SIZE_MAX / 4) return cudaErrorMemoryAllocation;
   size_t cost = kind == REGION_DEVICE ? round_up(bytes) : 0;
@@ -242,7 +233,6 @@ cudaError_t cudaFreeHost(void *pointer)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
   struct device *device = cpu_device(-1);
-  if (device == NULL) return cpu_error(cudaErrorNoDevice);
   pthread_mutex_lock(&device->lock);
   *total = cpu_settings()->memory;
   *free_bytes = *total - device->used;
@@ -286,11 +276,8 @@ static cudaError_t copy(void *to, const void *from, int set, size_t bytes, enum 
                         cudaStream_t handle, bool wait)
 {
   struct CUstream_st *stream = cpu_stream(handle, -1);
-  bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
-  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
-    return cpu_error(cudaErrorInvalidValue);
+  const bool to_device = (kind & cudaMemcpyHostToDevice) != 0; /* DeviceToDevice has both bits */
+  const bool from_device = (kind & cudaMemcpyDeviceToHost) != 0;
   if (bytes == 0) return cudaSuccess;
   if (!usable(to, bytes, to_device) || (set < 0 && !usable(from, bytes, from_device)))
     return cpu_error(cudaErrorInvalidValue);

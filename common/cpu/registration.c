@@ -137,8 +137,6 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
 {
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
-  if (handle == NULL || buffer == NULL || bytes == 0)
-    return cpu_nccl_error(ncclInvalidArgument, "ncclCommRegister: nothing to register");
   *handle = NULL;
   struct region *region = NULL;
   size_t extent = cpu_memory_find(buffer, NULL, &region);
@@ -157,6 +155,5 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
-  if (comm == NULL) return cpu_nccl_error(ncclInvalidArgument, "ncclCommDeregister: comm is NULL");
   return handle == NULL ? ncclSuccess : cpu_registration_remove(__func__, comm, handle);
 }

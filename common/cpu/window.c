@@ -100,10 +100,6 @@ static ncclResult_t run_register(const void *args)
   const size_t bytes = request->bytes;
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
-  if (request->window == NULL || (request->flags & ~NCCL_WIN_COLL_SYMMETRIC) != 0)
-    return cpu_nccl_error(ncclInvalidArgument,
-                          "ncclCommWindowRegister: the window pointer is NULL, or flags are %d",
-                          request->flags);
   struct region *region = NULL;
   struct part mine = {.bytes = bytes}, parts[MAX_RANKS];
   for (const struct ncclWindow_vidmem *w = comm->windows; w != NULL; w = w->next)
@@ -136,7 +132,7 @@ static ncclResult_t run_register(const void *args)
   new->end = at + (bytes + 2 * PAGE - 1) / PAGE *PAGE; /* and a page that nobody may use */
   new->next = comm->windows;
   comm->windows = new;
-  cpu_comm_retain(comm);
+  comm->references++;
   cpu_registration_add(comm, HELD_WINDOW, region, request->buffer, bytes, new)->symmetric =
       request->flags == NCCL_WIN_COLL_SYMMETRIC;
   *request->window = new;

@@ -42,9 +42,7 @@ typedef void (*cudaHostFn_t)(void *userData);
 /* ---- errors -------------------------------------------------------------------------------- */
 
 const char *cudaGetErrorString(cudaError_t error);
-const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError(void); /* of this thread, which forgets it */
-cudaError_t cudaPeekAtLastError(void);
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
