@@ -82,15 +82,22 @@ void cpu_comm_release(ncclComm_t comm)
   free(comm);
 }
 
-static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id, int rank,
-                         int device)
+struct init {
+  ncclComm_t *comm;
+  int nranks, rank, device;
+  struct place id;
+};
+
+static ncclResult_t join(const void *args)
 {
+  const struct init *init = args;
+  const int rank = init->rank, nranks = init->nranks;
   static atomic_flag said = ATOMIC_FLAG_INIT;
   if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
     fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
           "nothing\n",
           stderr);
-  struct region *region = cpu_region_open(id, NULL, 0);
+  struct region *region = cpu_region_open(&init->id, NULL, 0);
   if (region == NULL)
     return cpu_nccl_error(ncclInvalidArgument,
                           "the unique id is not one of this host's, or its process has ended");
@@ -98,7 +105,7 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id,
   comm->references = 1;
   comm->rank = rank;
   comm->nranks = nranks;
-  comm->device = device;
+  comm->device = init->device;
   comm->region = region;
   comm->control = (struct control *)region->base;
   ncclResult_t joined = ncclSuccess;
@@ -112,23 +119,11 @@ static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id,
   }
   if (joined == ncclSuccess) {
     if (rank == 0 && region->owned) cpu_region_release(region); /* that of cpu_control_create */
-    *result = comm;
+    *init->comm = comm;
   } else {
     cpu_comm_release(comm);
   }
   return joined;
-}
-
-struct init {
-  ncclComm_t *comm;
-  int nranks, rank, device;
-  struct place id;
-};
-
-static ncclResult_t run_init(const void *args)
-{
-  const struct init *init = args;
-  return join(init->comm, init->nranks, &init->id, init->rank, init->device);
 }
 
 /* `id` is what ncclGetUniqueId has written, or the place of a control block. */
@@ -142,7 +137,7 @@ static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const void *id, int 
   if (cpu_device_check(device) != cudaSuccess)
     return cuda_error("ncclCommInitRank", cudaErrorInvalidDevice);
   memcpy(&init.id, id, sizeof(init.id));
-  return cpu_group_run(comm, run_init, &init, sizeof(init));
+  return cpu_group_run(comm, join, &init, sizeof(init));
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -180,7 +175,7 @@ struct wish {
 
 struct split {
   ncclComm_t comm, *result;
-  int color, key;
+  struct wish wish;
 };
 
 /* Each rank makes an id; the id of the first rank of each color is used. */
@@ -188,11 +183,11 @@ static ncclResult_t run_split(const void *args)
 {
   const struct split *split = args;
   ncclComm_t comm = split->comm;
-  const int color = split->color, key = split->key;
   ncclResult_t result = ncclSuccess;
   struct region *region = cpu_control_create();
-  const struct wish mine = {color, key, region->file};
-  struct wish wishes[MAX_RANKS], *first = NULL;
+  struct wish mine = split->wish, wishes[MAX_RANKS], *first = NULL;
+  const int color = mine.color, key = mine.key;
+  mine.id = region->file;
   if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) {
     result = cpu_comm_check(comm);
   } else if (color != NCCL_SPLIT_NOCOLOR) {
@@ -203,7 +198,8 @@ static ncclResult_t run_split(const void *args)
       if (first == NULL || wishes[r].key < first->key) first = &wishes[r];
       if (wishes[r].key < key || (wishes[r].key == key && r < comm->rank)) rank++;
     }
-    result = join(split->result, members, &first->id, rank, comm->device);
+    const struct init init = {split->result, members, rank, comm->device, first->id};
+    result = join(&init);
   }
   if (first == NULL || first->id.inode != mine.id.inode) cpu_region_release(region);
   return result;
@@ -218,7 +214,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
-  struct split split = {comm, newcomm, color, key};
+  const struct split split = {comm, newcomm, {.color = color, .key = key}};
   return cpu_group_run(comm, run_split, &split, sizeof(split));
 }
 

@@ -3,7 +3,6 @@
  * amount of memory and a set of streams. */
 #include "internal.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +27,8 @@ static long long number_from(const char *name, long long standard, long long min
   const char *text = getenv(name);
   if (text == NULL) return standard;
   char *end = NULL;
-  errno = 0;
   long long value = strtoll(text, &end, 10);
-  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min || value > max) {
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || value < min || value > max) {
     fprintf(stderr, "CPU stand-in: %s=%s; allowed: a number from %lld to %lld\n", name, text, min,
             max);
     fflush(NULL);

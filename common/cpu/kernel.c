@@ -138,6 +138,11 @@ static void end_if_complete(struct block *b, struct meeting *m, unsigned warp, u
   worker.progress = true;
 }
 
+static struct cpu_index index_of(unsigned n, struct cpu_index size)
+{
+  return (struct cpu_index){n % size.x, n / size.x % size.y, n / size.x / size.y};
+}
+
 static void run_thread(struct block *b, struct thread *t)
 {
   const struct cpu_index size = b->grid->threads;
@@ -145,8 +150,7 @@ static void run_thread(struct block *b, struct thread *t)
   b->next = b->started;
   b->running[n] = t;
   t->number = n;
-  t->index = n < size.x ? (struct cpu_index){n, 0, 0}
-                        : (struct cpu_index){n % size.x, n / size.x % size.y, n / size.x / size.y};
+  t->index = n < size.x ? (struct cpu_index){n, 0, 0} : index_of(n, size);
   t->polled = NULL, t->loads = 0;
   threadIdx = t->index;
   b->grid->run(b->args);
@@ -228,14 +232,12 @@ static void give_back(struct residence *r, struct residence **list)
 }
 
 static void begin_block(struct block *b, const struct cpu_grid *grid, const void *args,
-                        size_t number)
+                        unsigned number)
 {
   memset(b, 0, offsetof(struct block, groups));
   b->grid = grid;
   b->args = args;
-  b->index.x = (unsigned)(number % grid->blocks.x);
-  b->index.y = (unsigned)(number / grid->blocks.x % grid->blocks.y);
-  b->index.z = (unsigned)(number / grid->blocks.x / grid->blocks.y);
+  b->index = index_of(number, grid->blocks);
   b->threads = grid->threads.x * grid->threads.y * grid->threads.z;
   for (unsigned w = 0; w < (b->threads + WARP - 1) / WARP; w++)
     for (struct meeting *g = b->groups[w]; g < b->groups[w] + GROUPS; g++)
@@ -327,8 +329,8 @@ static bool fits(const struct cpu_grid *grid)
 void cpu_run_grid(const struct cpu_grid *grid, const void *args)
 {
   if (!fits(grid)) return;
-  const size_t all = (size_t)grid->blocks.x * grid->blocks.y * grid->blocks.z;
-  size_t next = 0, ended = 0;
+  const unsigned all = grid->blocks.x * grid->blocks.y * grid->blocks.z;
+  unsigned next = 0, ended = 0;
   struct residence **list = &residences;
   struct residence *r = worker.residence = take_residence();
   struct timespec since = {0, 0};
@@ -358,7 +360,7 @@ void cpu_run_grid(const struct cpu_grid *grid, const void *args)
     }
     idle = worker.progress ? 0 : idle + 1;
     if (idle == 0) since.tv_sec = 0;
-    if (idle > 0 && ended < all && waits != NULL) pause_after(idle, waits, &since);
+    if (idle > 0 && waits != NULL) pause_after(idle, waits, &since);
   }
   races_end();
   give_back(r, list);

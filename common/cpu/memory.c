@@ -72,17 +72,11 @@ struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes
 /* Called with the lock. */
 static struct region *open_region(const struct place *place, char *at, size_t bytes)
 {
-  for (struct region *region = regions; region != NULL; region = region->next)
-    if (at != NULL ? region->base == at
-                   : region->file.inode == place->inode && region->kind != REGION_WINDOW) {
-      region->references++;
-      return region;
-    }
   struct region new = {.kind = at != NULL ? REGION_WINDOW : REGION_HIDDEN, .file = *place};
   char path[64];
   struct stat status;
   snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)place->pid, place->fd);
-  const int fd = place->inode != 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return NULL;
   /* The descriptor may be another file by now. */
   const bool same = fstat(fd, &status) == 0 && status.st_ino == place->inode;
@@ -93,10 +87,21 @@ static struct region *open_region(const struct place *place, char *at, size_t by
   return same ? enter(&new) : NULL;
 }
 
+static bool is_at(const struct region *region, const struct place *place, const char *at)
+{
+  if (at != NULL) return region->base == at;
+  return region->file.inode == place->inode && region->kind != REGION_WINDOW;
+}
+
 struct region *cpu_region_open(const struct place *place, char *at, size_t bytes)
 {
   pthread_mutex_lock(&lock);
-  struct region *region = open_region(place, at, bytes);
+  struct region *region = regions;
+  while (region != NULL && !is_at(region, place, at)) region = region->next;
+  if (region != NULL)
+    region->references++;
+  else
+    region = open_region(place, at, bytes);
   pthread_mutex_unlock(&lock);
   return region;
 }
@@ -140,14 +145,19 @@ bool cpu_memory_is_window(const void *pointer)
 
 size_t cpu_memory_find(const void *pointer, struct place *place, struct region **found)
 {
+  size_t extent = 0;
   pthread_mutex_lock(&lock);
   struct region *region = find(pointer);
-  size_t offset = region != NULL ? (size_t)((const char *)pointer - region->base) : 0;
-  size_t extent = region != NULL ? region->bytes - offset : 0;
-  if (place != NULL && region != NULL) *place = region->file;
-  if (place != NULL) place->offset += offset;
+  if (region != NULL) {
+    const size_t offset = (size_t)((const char *)pointer - region->base);
+    extent = region->bytes - offset;
+    if (found != NULL) region->references++;
+    if (place != NULL) {
+      *place = region->file;
+      place->offset += offset;
+    }
+  }
   if (found != NULL) *found = region;
-  if (found != NULL && region != NULL) region->references++;
   pthread_mutex_unlock(&lock);
   return extent;
 }

@@ -148,10 +148,12 @@ static bool seen(const struct late *l)
   return l->block == t->block && (l->thread == t->number || l->barriers < block_barriers(t->block));
 }
 
+/* What is stored there, or anywhere if `at` is NULL, arrives: all of it or what this thread sees.
+ */
 static void apply(const char *at, size_t size, bool all)
 {
   for (unsigned i = 0; i < late.n;)
-    if (overlap(&late.stores[i], at, size) && (all || seen(&late.stores[i])))
+    if ((at == NULL || overlap(&late.stores[i], at, size)) && (all || seen(&late.stores[i])))
       deliver(i);
     else
       i++;
@@ -199,11 +201,7 @@ enum { STORE = __ATOMIC_RELAXED };
 static void release(void)
 {
   races_settle();
-  for (unsigned i = 0; on && i < late.n;)
-    if (seen(&late.stores[i]))
-      deliver(i);
-    else
-      i++;
+  if (on) apply(NULL, 0, false);
 }
 
 void cpu_fence(void)

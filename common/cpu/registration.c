@@ -125,12 +125,11 @@ void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *
       fprintf(stderr, "note: %s is registered for %zu of %zu bytes: NCCL will not use it\n",
               names[b], found[b].bytes - (size_t)(buffers[b] - found[b].start), bytes[b]);
   }
-  const enum which one = whole[SENDBUFF] ? SENDBUFF : RECVBUFF;
-  const enum which other = whole[SENDBUFF] ? RECVBUFF : SENDBUFF;
-  if (bytes[one] > 0 && bytes[other] > 0 && whole[one] && !whole[other] &&
-      found[one].kind == HELD_REGISTERED && first_note(comm))
-    fprintf(stderr, "note: %s is registered and %s is not: NCCL will not use it\n", names[one],
-            names[other]);
+  for (enum which b = SENDBUFF; b < BUFFERS; b++)
+    if (bytes[b] > 0 && bytes[!b] > 0 && whole[b] && !whole[!b] &&
+        found[b].kind == HELD_REGISTERED && first_note(comm))
+      fprintf(stderr, "note: %s is registered and %s is not: NCCL will not use it\n", names[b],
+              names[!b]);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)

@@ -28,14 +28,8 @@ static inline void __threadfence()
 {
   cpu_fence();
 }
-static inline void __threadfence_block()
-{
-  cpu_fence();
-}
-static inline void __threadfence_system()
-{
-  cpu_fence();
-}
+#define __threadfence_block __threadfence
+#define __threadfence_system __threadfence
 static inline void __nanosleep(unsigned, CPU_HERE)
 {
   cpu_yield(true, CPU_PLACE);

@@ -23,11 +23,9 @@
 #define __device__
 #define __host__
 #define __grid_constant__
-#define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
 
 static const int warpSize = 32;
 

@@ -109,7 +109,7 @@ public:
   }
   void sync(Coop coop, cuda::memory_order order, CPU_HERE)
   {
-    const bool release = order != cuda::memory_order_relaxed && order != cuda::memory_order_acquire;
+    const bool release = order >= cuda::memory_order_release;
     coop.sync(file, line);
     epoch++;
     for (int p = coop.thread_rank(); p < team.nRanks; p += coop.size())
