@@ -459,7 +459,7 @@ static ncclResult_t check(struct call *call)
                           comm->device);
   if (call->count > SIZE_MAX / call->size / n)
     return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
-  const size_t times[] = {[NONE] = 0, [ONE] = 1, [RANKS] = n};
+  const size_t times[] = {0, 1, n}; /* NONE, ONE, RANKS */
   for (enum which b = SENDBUFF; b < BUFFERS && result == ncclSuccess; b++) {
     const int shape = calls[call->kind].buffers[b];
     if ((shape & ONLY_ROOT) == 0 || comm->rank == call->peer)

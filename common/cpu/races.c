@@ -311,4 +311,8 @@ void __tsan_func_entry(void *at)
 }
 void __tsan_func_exit(void) {}
 void __tsan_init(void) {}
+void __tsan_vptr_update(void **at, void *v)
+{
+  (void)at, (void)v;
+}
 #endif

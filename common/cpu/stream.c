@@ -217,8 +217,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-  if (stream == NULL || stream == cudaStreamLegacy)
-    return cpu_error(cudaErrorInvalidResourceHandle);
+  if (stream == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
   if (cpu_capture_of(stream) != 0) return cpu_error(cudaErrorStreamCaptureUnsupported);
   pthread_mutex_lock(&stream->device->lock);
   stream->stop = true;

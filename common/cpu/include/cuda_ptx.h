@@ -22,7 +22,6 @@ static inline void ptx_ld_relaxed_global_u64(T &v, const void *at, CPU_HERE)
 {
   v = cpu_load_u64(at, CPU_LOAD);
 }
-#define ptx_ld_acquire_global_u64 ptx_ld_relaxed_global_u64 /* all loads acquire */
 static inline void ptx_st_relaxed_global_b128(void *at, uint64_t low, uint64_t high)
 {
   cpu_store_b128(at, low, high);
