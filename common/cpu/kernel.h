@@ -61,11 +61,17 @@ void kernel_before_load(const void *at, struct cpu_place place);
 /* ---- races.c -----------------------------------------------------------------------------------
  */
 
-void races_begin(void);      /* a kernel begins */
+extern __thread __attribute__((tls_model("initial-exec"))) bool races_on; /* in this kernel */
+void races_begin(void);                                                   /* a kernel begins */
 void races_turn(void);       /* all its blocks have had a turn */
 bool races_skip_block(void); /* a block has to wait for its next turn */
-void races_settle(void);     /* another thread may run now */
-void races_end(void);        /* the kernel has ended */
+void races_settle_store(void);
+void races_end(void); /* the kernel has ended */
+/* Another thread may run now. */
+static inline void races_settle(void)
+{
+  if (races_on) races_settle_store();
+}
 
 #pragma GCC visibility pop
 #endif

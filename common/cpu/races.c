@@ -23,7 +23,7 @@ struct late {
   uint64_t barriers; /* of the block, before the store */
 };
 
-static __thread __attribute__((tls_model("initial-exec"))) bool on; /* this kernel's are late */
+__thread bool races_on;
 static __thread struct {
   struct late stores[LATE], current;
   unsigned n, rate;
@@ -86,8 +86,8 @@ static void leave(void)
 void races_begin(void)
 {
   const long long seed = cpu_settings()->races;
-  on = seed >= 0;
-  if (!on) return;
+  races_on = seed >= 0;
+  if (!races_on) return;
   pthread_mutex_lock(&races.lock);
   if (races.seed == 0) races.seed = (uint64_t)seed * 0x9E3779B97F4A7C15u + 88172645463325252u;
   if (late.random == 0) late.random = races.seed += 0x9E3779B97F4A7C15u;
@@ -103,7 +103,7 @@ static void deliver(unsigned i)
 
 void races_turn(void)
 {
-  if (!on) return;
+  if (!races_on) return;
   if (RANDOM(64) == 0) late.rate = RANDOM(20);
   for (unsigned k = RANDOM(late.rate * 4 + 1); k > 0 && late.n > 0; k--) deliver(RANDOM(late.n));
   pthread_mutex_lock(&races.lock);
@@ -114,12 +114,12 @@ void races_turn(void)
 
 bool races_skip_block(void)
 {
-  return on && RANDOM(4) == 0;
+  return races_on && RANDOM(4) == 0;
 }
 
 void races_end(void)
 {
-  if (!on) return;
+  if (!races_on) return;
   pthread_mutex_lock(&races.lock);
   if (late.n > 0 && RANDOM(4) == 0) { /* others go on, even with their next kernels */
     leave();
@@ -131,7 +131,7 @@ void races_end(void)
   while (late.n > 0) deliver(RANDOM(late.n));
   leave();
   pthread_mutex_unlock(&races.lock);
-  on = false;
+  races_on = false;
 }
 
 /* ---- stores that are late -------------------------------------------------------------------- */
@@ -168,9 +168,9 @@ static void keep(char *to, const void *bytes, unsigned size)
   memcpy(l->bytes, bytes, size);
 }
 
-void races_settle(void)
+void races_settle_store(void)
 {
-  if (!on || !late.has_current) return;
+  if (!late.has_current) return;
   late.has_current = false;
   char now[16];
   memcpy(now, late.current.to, late.current.size);
@@ -181,7 +181,7 @@ void races_settle(void)
 
 static void before_read(const void *at, unsigned size)
 {
-  if (!on || kernel_thread() == NULL) return;
+  if (!races_on || kernel_thread() == NULL) return;
   /* to copy 16 bytes, the hook of the load comes after that of the store */
   if (late.has_current && memcmp(late.current.to, late.current.bytes, late.current.size) != 0)
     races_settle();
@@ -201,7 +201,7 @@ enum { STORE = __ATOMIC_RELAXED };
 static void release(void)
 {
   races_settle();
-  if (on) apply(NULL, 0, false);
+  if (races_on) apply(NULL, 0, false);
 }
 
 void cpu_fence(void)
@@ -212,14 +212,14 @@ void cpu_fence(void)
 
 void cpu_before_atomic(const void *at)
 {
-  if (!on) return;
+  if (!races_on) return;
   races_settle();
   apply(at, 16, true);
 }
 
 static bool is_late(void *at, const void *bytes, unsigned size)
 {
-  if (!on) return false;
+  if (!races_on) return false;
   races_settle();
   apply(at, size, true); /* stores to one place stay in order */
   if (RANDOM(4) == 0) return false;
@@ -264,7 +264,7 @@ void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_pla
 #ifdef CPU_RACES
 static void before_write(void *at, unsigned size)
 {
-  if (!on || kernel_thread() == NULL) return;
+  if (!races_on || kernel_thread() == NULL) return;
   races_settle();
   if (!cpu_memory_is_window(at)) return;
   apply(at, size, true);
