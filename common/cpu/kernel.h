@@ -61,13 +61,16 @@ void kernel_before_load(const void *at, struct cpu_place place);
 /* ---- races.c -----------------------------------------------------------------------------------
  */
 
-extern __thread __attribute__((tls_model("initial-exec"))) bool races_on; /* in this kernel */
-void races_begin(void);                                                   /* a kernel begins */
+/* Are the stores of this kernel late? */
+extern __thread __attribute__((tls_model("initial-exec"))) bool races_on;
+
+void races_begin(void);      /* a kernel begins */
 void races_turn(void);       /* all its blocks have had a turn */
 bool races_skip_block(void); /* a block has to wait for its next turn */
-void races_settle_store(void);
-void races_end(void); /* the kernel has ended */
+void races_end(void);        /* the kernel has ended */
+
 /* Another thread may run now. */
+void races_settle_store(void);
 static inline void races_settle(void)
 {
   if (races_on) races_settle_store();
