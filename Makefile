@@ -83,7 +83,7 @@ CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(
 CXX_FLAGS += $(if $(RACES),-O1)$(if $(findstring undefined,$(SANITIZE)),-O0)
 # ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
 ON_FIBERS := $(if $(filter thread,$(SANITIZE)),--param=tsan-instrument-func-entry-exit=0)
-$(addprefix $(SHARED)/common/cpu/,kernel.c.o fiber.c.o access.c.o): private C_FLAGS += $(ON_FIBERS)
+$(addprefix $(SHARED)/common/cpu/,kernel.c.o fiber.c.o races.c.o): private C_FLAGS += $(ON_FIBERS)
 MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
 MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
 else
@@ -200,7 +200,7 @@ $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sp
                      $(STANDIN)
 	$(call say,LINK,$@)$(CC) -shared -o $@ $(filter %.o,$^) -Wl,-soname,$(@F) \
 	  -Wl,--version-script=$(filter %.map,$^) $(LINK_FLAGS) $(CXX_LIBRARY)
-$(STANDIN): $(call objects,$(filter-out %/$(if $(RACES),access,races).c,$(filter common/cpu/%,$(FOUND))))
+$(STANDIN): $(call objects,$(filter common/cpu/%,$(FOUND)))
 	$(call say,LINK,$@)$(CC) -shared -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $^ -lm
 $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
 	$(call say,CC,$<)$(COMPILER) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu.h"
+#include <cpu_kernel.h>
 #include "float16.h"
 #include "handle.h"
 

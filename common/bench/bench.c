@@ -214,8 +214,7 @@ static bool run_size(struct sweep *s, struct bench_size size)
   struct cell cells[BENCH_MAX_VARIANTS];
   cudaGraphExec_t graphs[BENCH_MAX_VARIANTS] = {NULL};
   bool wrong = false;
-  double *us = malloc((size_t)(nvariants * n) * sizeof *us);
-  if (!us) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  double *us = launcher_allocate((size_t)(nvariants * n) * sizeof *us);
 
   for (int v = 0; v < nvariants; v++) {
     launcher_step("bench: verification before timing");

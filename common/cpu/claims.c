@@ -3,35 +3,11 @@
  * or the data are wrong. */
 #include "internal.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <string.h>
 
-static void say(char *text, size_t size, enum aspect aspect, int64_t value)
+bool cpu_claims_agree(ncclComm_t comm, const struct claim *claims)
 {
-  static const char *const operations[] = {"ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg"};
-  static const char *const kinds[] = {"registered", "in a window", "not registered"};
-  switch (aspect) {
-  case TYPE:
-    snprintf(text, size, "%s", cpu_type_name((ncclDataType_t)value));
-    break;
-  case OPERATION:
-    snprintf(text, size, "%s", operations[value]);
-    break;
-  case SENDBUFF_KIND:
-  case RECVBUFF_KIND:
-    snprintf(text, size, "%s", kinds[value]);
-    break;
-  case COUNT:
-    snprintf(text, size, "%" PRId64 " elements", value);
-    break;
-  default:
-    snprintf(text, size, "%" PRId64, value);
-  }
-}
-
-bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims)
-{
-  static const char *const aspects[ASPECTS] = {"the call",
+  static const char *const aspects[ASPECTS] = {"",
                                                "the count",
                                                "the type",
                                                "the operation",
@@ -40,23 +16,20 @@ bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct cl
                                                "recvbuff",
                                                "sendbuff's window offset",
                                                "recvbuff's window offset"};
-  const int64_t *first = claims[0].values;
+  const struct claim *first = &claims[0];
   for (int r = 1; r < comm->nranks; r++)
     for (enum aspect a = CALL; a < ASPECTS; a++) {
-      char here[64], there[64];
-      int64_t value = claims[r].values[a];
-      if (value == first[a] || value == NO_CLAIM || first[a] == NO_CLAIM) continue;
-      say(here, sizeof(here), a, value);
-      say(there, sizeof(there), a, first[a]);
+      const char *there = first->is[a], *here = claims[r].is[a];
+      if (*here == '\0' || *there == '\0' || strcmp(here, there) == 0) continue;
       if (a == CALL)
-        cpu_control_fail(comm->control,
+        cpu_control_fail(comm->control, ncclInvalidUsage,
                          "rank %d calls %s and rank 0 calls %s; all ranks must make the same calls "
                          "in the same order",
-                         r, names[value], names[first[a]]);
+                         r, here, there);
       else
-        cpu_control_fail(comm->control,
+        cpu_control_fail(comm->control, ncclInvalidUsage,
                          "%s: %s is %s on rank %d and %s on rank 0; all ranks must agree",
-                         names[first[CALL]], aspects[a], here, r, there);
+                         first->is[CALL], aspects[a], here, r, there);
       return false;
     }
   return true;

@@ -9,7 +9,6 @@
  * For a message the sender publishes the place of the data, and the receiver copies them. */
 #include "internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,26 +28,23 @@ enum kind {
   KINDS
 };
 
-static const char *const names[KINDS] = {
-    "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce",
-    "ncclAlltoAll",  "ncclGather",        "ncclScatter",   "ncclSend",      "ncclRecv"};
-
-/* How many times `count` elements a buffer has, and whether only the root has one. */
-enum size { NONE, ONE, RANKS };
+/* The buffers of a call: how many times `count` elements; if it reaches peers through a window, the
+ * offset there must agree. (The other buffer may be a part of the peers' ones.) */
+enum { NONE, ONE, RANKS, SIZES = 3, ONLY_ROOT = 4, SYMMETRIC = 8 };
 static const struct {
-  enum size size[BUFFERS];
-  bool only_root[BUFFERS];
-} shapes[KINDS] = {
-    [ALL_REDUCE] = {{ONE, ONE}, {false, false}},
-    [REDUCE_SCATTER] = {{RANKS, ONE}, {false, false}},
-    [ALL_GATHER] = {{ONE, RANKS}, {false, false}},
-    [BROADCAST] = {{ONE, ONE}, {true, false}},
-    [REDUCE] = {{ONE, ONE}, {false, true}},
-    [ALL_TO_ALL] = {{RANKS, RANKS}, {false, false}},
-    [GATHER] = {{ONE, RANKS}, {false, true}},
-    [SCATTER] = {{RANKS, ONE}, {true, false}},
-    [SEND] = {{ONE, NONE}, {false, false}},
-    [RECEIVE] = {{NONE, ONE}, {false, false}},
+  const char *name;
+  int buffers[BUFFERS];
+} calls[KINDS] = {
+    [ALL_REDUCE] = {"ncclAllReduce", {ONE | SYMMETRIC, ONE | SYMMETRIC}},
+    [REDUCE_SCATTER] = {"ncclReduceScatter", {RANKS | SYMMETRIC, ONE}},
+    [ALL_GATHER] = {"ncclAllGather", {ONE, RANKS | SYMMETRIC}},
+    [BROADCAST] = {"ncclBroadcast", {ONE | ONLY_ROOT, ONE}},
+    [REDUCE] = {"ncclReduce", {ONE, ONE | ONLY_ROOT}},
+    [ALL_TO_ALL] = {"ncclAlltoAll", {RANKS, RANKS}},
+    [GATHER] = {"ncclGather", {ONE, RANKS | ONLY_ROOT}},
+    [SCATTER] = {"ncclScatter", {RANKS | ONLY_ROOT, ONE}},
+    [SEND] = {"ncclSend", {ONE, NONE}},
+    [RECEIVE] = {"ncclRecv", {NONE, ONE}},
 };
 
 struct call {
@@ -76,16 +72,19 @@ struct batch {
 
 /* ---- the memory of peers ------------------------------------------------------------------- */
 
-/* The address of a peer's buffer in this process; NULL if the peer has freed it. Mapping takes
- * longer than most copies, so memory stays mapped until the peer uses another buffer. */
+/* The address of a peer's buffer in this process; NULL if the peer has freed it, which ends the
+ * communicator. Mapping takes longer than most copies, so memory stays mapped until the peer uses
+ * another buffer. */
 static char *peer_memory(ncclComm_t comm, int peer, enum which b, const struct place *place)
 {
   struct region **region = &comm->peers[peer][b];
   if (*region == NULL || (*region)->file.inode != place->inode) {
     if (*region != NULL) cpu_region_release(*region);
-    *region = cpu_region_open(REGION_PEER, place);
+    *region = cpu_region_open(place, NULL, 0);
   }
-  return *region != NULL ? (*region)->base + place->offset : NULL;
+  if (*region != NULL) return (*region)->base + place->offset;
+  cpu_control_fail(comm->control, ncclInvalidUsage, "the memory of rank %d is gone", peer);
+  return NULL;
 }
 
 /* ---- collectives --------------------------------------------------------------------------- */
@@ -100,50 +99,45 @@ struct shared {
 
 static struct claim claim_of(const struct call *call)
 {
-  /* The buffers that peers may reach through a window. The other buffer may be a part of them. */
-  static const bool symmetric[SEND][BUFFERS] = {
-      [ALL_REDUCE] = {true, true},
-      [REDUCE_SCATTER] = {true, false},
-      [ALL_GATHER] = {false, true},
-  };
+  static const char *const operations[] = {"ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg"};
+  static const char *const kinds[] = {"registered", "in a window", "not registered"};
   struct claim claim;
   memset(&claim, 0, sizeof(claim));
-  for (enum aspect a = 0; a < ASPECTS; a++) claim.values[a] = NO_CLAIM;
-  claim.values[CALL] = call->kind;
-  claim.values[COUNT] = (int64_t)call->count;
-  claim.values[TYPE] = (int64_t)call->type;
-  claim.values[OPERATION] = (int64_t)call->op;
-  claim.values[ROOT] = call->peer;
+#define CLAIM(ASPECT, ...) snprintf(claim.is[ASPECT], sizeof(claim.is[ASPECT]), __VA_ARGS__)
+  CLAIM(CALL, "%s", calls[call->kind].name);
+  CLAIM(COUNT, "%zu elements", call->count);
+  CLAIM(TYPE, "%s", cpu_type_name(call->type));
+  CLAIM(OPERATION, "%s", operations[call->op]);
+  CLAIM(ROOT, "%d", call->peer);
   for (enum which b = SENDBUFF; b < BUFFERS; b++) {
     struct registration found = {.kind = HOLDS};
     if (call->bytes[b] == 0) continue;
     claim.places[b] = call->places[b];
     cpu_registration_find(call->comm, call->buffers[b], call->bytes[b], &found);
-    claim.values[SENDBUFF_KIND + b] = found.kind;
-    if (found.symmetric && symmetric[call->kind][b])
-      claim.values[SENDBUFF_OFFSET + b] = call->buffers[b] - found.start;
+    CLAIM(SENDBUFF_KIND + b, "%s", kinds[found.kind]);
+    if (found.symmetric && (calls[call->kind].buffers[b] & SYMMETRIC) != 0)
+      CLAIM(SENDBUFF_OFFSET + b, "%td", call->buffers[b] - found.start);
   }
+#undef CLAIM
   return claim;
 }
 
-/* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of the recvbuff of rank
- * `whose`, in pieces that stay in the cache. If `give`, also copies the result to all other ranks.
+/* Reduces the `count` elements at byte `from` of all sendbuffs to byte `to` of this rank's
+ * recvbuff, in pieces that stay in the cache. If `give`, also copies the result to all other ranks.
  */
-static void reduce(const struct shared *shared, size_t whose, size_t from, size_t to, size_t count,
-                   bool give)
+static void reduce(const struct shared *shared, size_t from, size_t to, size_t count, bool give)
 {
   enum { PIECE = 4096 };
   const struct call *call = shared->call;
-  int n = call->comm->nranks;
+  const int n = call->comm->nranks, me = call->comm->rank;
   for (size_t done = 0; done < count; done += PIECE) {
     size_t piece = count - done < PIECE ? count - done : PIECE, at = done * call->size;
     const char *in[MAX_RANKS];
     for (int r = 0; r < n; r++) in[r] = shared->buffers[SENDBUFF][r] + from + at;
-    char *result = shared->buffers[RECVBUFF][whose] + to + at;
+    char *result = shared->buffers[RECVBUFF][me] + to + at;
     cpu_reduce(result, in, n, piece, call->type, call->op);
     for (int r = 0; r < n && give; r++)
-      if (r != (int)whose)
-        memcpy(shared->buffers[RECVBUFF][r] + to + at, result, piece * call->size);
+      if (r != me) memcpy(shared->buffers[RECVBUFF][r] + to + at, result, piece * call->size);
   }
 }
 
@@ -160,16 +154,16 @@ static void move(const struct shared *shared)
   size_t me = (size_t)call->comm->rank, n = (size_t)call->comm->nranks;
   size_t bytes = call->count * call->size, root = (size_t)call->peer;
   char *const *in = shared->buffers[SENDBUFF], *out = shared->buffers[RECVBUFF][me];
-  size_t start = call->count * me / n, end = call->count * (me + 1) / n;
+  const size_t start = call->count * me / n, end = call->count * (me + 1) / n;
   switch (call->kind) {
   case ALL_REDUCE:
-    reduce(shared, me, start * call->size, start * call->size, end - start, true);
+    reduce(shared, start * call->size, start * call->size, end - start, true);
     break;
   case REDUCE:
-    reduce(shared, root, start * call->size, start * call->size, end - start, false);
+    if (me == root) reduce(shared, 0, 0, call->count, false);
     break;
   case REDUCE_SCATTER:
-    reduce(shared, me, me * bytes, 0, call->count, false);
+    reduce(shared, me * bytes, 0, call->count, false);
     break;
   case BROADCAST:
     copy(out, in[root], bytes);
@@ -189,16 +183,14 @@ static bool run_collective(ncclComm_t comm, const struct call *call)
 {
   struct claim mine = claim_of(call), claims[MAX_RANKS];
   if (!cpu_meet(comm, STREAMS, &mine, claims, sizeof(mine))) return false;
-  if (!cpu_claims_agree(comm, names, claims)) return false;
+  if (!cpu_claims_agree(comm, claims)) return false;
   if (call->count == 0) return true;
   struct shared shared = {.call = call};
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++) {
-      if (claims[r].values[SENDBUFF_KIND + b] == NO_CLAIM) continue; /* no such buffer */
+      if (claims[r].places[b].inode == 0) continue;
       shared.buffers[b][r] = peer_memory(comm, r, b, &claims[r].places[b]);
-      if (shared.buffers[b][r] != NULL) continue;
-      cpu_control_fail(comm->control, "%s: the memory of rank %d is gone", names[call->kind], r);
-      return false;
+      if (shared.buffers[b][r] == NULL) return false;
     }
   move(&shared);
   return cpu_meet(comm, STREAMS, NULL, NULL, 0);
@@ -209,7 +201,7 @@ static bool run_collective(ncclComm_t comm, const struct call *call)
 static void copy_letter(ncclComm_t comm, const struct call *call, const struct letter *letter)
 {
   if (letter->bytes != call->bytes[RECVBUFF]) {
-    cpu_control_fail(comm->control,
+    cpu_control_fail(comm->control, ncclInvalidUsage,
                      "ncclRecv: rank %d receives %zu elements of %s from rank %d, whose ncclSend "
                      "has %zu of %s; both sides must agree",
                      comm->rank, call->count, cpu_type_name(call->type), call->peer,
@@ -217,10 +209,7 @@ static void copy_letter(ncclComm_t comm, const struct call *call, const struct l
     return;
   }
   const char *from = peer_memory(comm, call->peer, SENDBUFF, &letter->from);
-  if (from != NULL)
-    memmove(call->buffers[RECVBUFF], from, letter->bytes);
-  else
-    cpu_control_fail(comm->control, "ncclRecv: the memory of rank %d is gone", call->peer);
+  if (from != NULL) memmove(call->buffers[RECVBUFF], from, letter->bytes);
 }
 
 /* Does the next step of a transfer if possible: posts or copies the letter, or sees it copied. */
@@ -229,7 +218,7 @@ static void advance(ncclComm_t comm, struct call *call)
   const bool send = call->kind == SEND;
   struct letter *letter = send ? cpu_letter(comm->control, comm->rank, call->peer)
                                : cpu_letter(comm->control, call->peer, comm->rank);
-  if (atomic_load(&letter->full) == send) return;
+  if (letter->full == send) return;
   if (send && call->posted) {
     call->done = true;
     return;
@@ -241,10 +230,10 @@ static void advance(ncclComm_t comm, struct call *call)
     call->posted = true;
   } else {
     copy_letter(comm, call, letter);
-    if (cpu_control_failure(comm->control) != NULL) return;
+    if (cpu_control_result(comm->control) != ncclSuccess) return;
     call->done = true;
   }
-  atomic_store(&letter->full, send);
+  letter->full = send;
   cpu_notify(comm, call->peer);
 }
 
@@ -293,9 +282,10 @@ static void run_batch(const void *args)
     call->done = call->kind < SEND || call->count == 0;
     if (call->kind < SEND && ok) ok = run_collective(batch->comm, call);
   }
-  if (ok) cpu_wait(batch->comm, all_done, batch, HUGE_VAL);
-  const char *failure = cpu_control_failure(batch->comm->control);
-  if (failure != NULL && !atomic_load(&batch->comm->aborted)) cpu_worker_fail(failure);
+  if (ok) cpu_wait(batch->comm, all_done, batch);
+  const struct control *control = batch->comm->control;
+  if (cpu_control_result(control) != ncclSuccess && !batch->comm->aborted)
+    cpu_worker_fail(cpu_control_failure(control));
   use(batch, -1);
 }
 
@@ -316,10 +306,11 @@ static void release_batch(const void *args)
 /* A call that waits for other ranks, such as ncclCommInitRank. */
 struct waiting {
   struct waiting *next;
-  const void *order; /* calls with the same one run one after the other */
+  const void *order;
+  struct waiting *before; /* the last one with the same order, or NULL */
   ncclResult_t (*run)(const void *args);
   pthread_t thread;
-  bool begun;
+  bool awaited; /* by the next one with the same order */
   ncclResult_t result;
   char sentence[SENTENCE]; /* why it failed */
   _Alignas(max_align_t) char args[];
@@ -329,18 +320,15 @@ static _Thread_local struct {
   int depth;
   ncclResult_t error;    /* of the first call of the group that failed */
   struct batch *batches; /* one per communicator, in the order of its first call */
-  struct waiting *calls, **end;
+  struct waiting *calls;
 } group;
 
-/* Runs this call, and those after it that have the same order. */
 static void *run_waiting(void *argument)
 {
-  struct waiting *first = argument;
-  for (struct waiting *call = first; call != NULL; call = call->next) {
-    if (call->order != first->order) continue;
-    call->result = call->run(call->args);
-    snprintf(call->sentence, sizeof(call->sentence), "%s", cpu_nccl_sentence());
-  }
+  struct waiting *call = argument;
+  if (call->before != NULL) pthread_join(call->before->thread, NULL);
+  call->result = call->run(call->args);
+  snprintf(call->sentence, sizeof(call->sentence), "%s", cpu_nccl_sentence());
   return NULL;
 }
 
@@ -349,15 +337,11 @@ static ncclResult_t end_waiting(void)
 {
   ncclResult_t result = ncclSuccess;
   struct waiting *first = group.calls, *next;
-  for (struct waiting *call = first; call != NULL; call = call->next) {
-    struct waiting *same = first;
-    while (same->order != call->order) same = same->next;
-    call->begun = same == call;
-    if (call->begun && pthread_create(&call->thread, NULL, run_waiting, call) != 0)
-      cpu_out_of_memory("a thread of a group");
-  }
   for (struct waiting *call = first; call != NULL; call = call->next)
-    if (call->begun) pthread_join(call->thread, NULL);
+    if (pthread_create(&call->thread, NULL, run_waiting, call) != 0)
+      cpu_out_of_memory("a thread of a group");
+  for (struct waiting *call = first; call != NULL; call = call->next)
+    if (!call->awaited) pthread_join(call->thread, NULL);
   for (struct waiting *call = first; call != NULL; call = next) {
     next = call->next;
     if (result == ncclSuccess && call->result != ncclSuccess)
@@ -376,9 +360,11 @@ ncclResult_t cpu_group_run(const void *order, ncclResult_t (*run)(const void *ar
   call->order = order;
   call->run = run;
   memcpy(call->args, args, bytes);
-  if (group.calls == NULL) group.end = &group.calls;
-  *group.end = call;
-  group.end = &call->next;
+  struct waiting **end = &group.calls;
+  for (; *end != NULL; end = &(*end)->next)
+    if ((*end)->order == order) call->before = *end;
+  if (call->before != NULL) call->before->awaited = true;
+  *end = call;
   return ncclSuccess;
 }
 
@@ -392,20 +378,28 @@ static ncclResult_t add_to_group(struct call *call)
     batch->comm = call->comm;
     batch->stream = call->stream;
     batch->end = &batch->calls;
-    cpu_comm_retain(batch->comm);
+    batch->comm->references++;
   }
   if (batch->stream != call->stream)
     return cpu_nccl_error(ncclInvalidUsage,
                           "%s: calls of a group on one communicator are in "
                           "several streams; the stand-in allows one",
-                          names[call->kind]);
+                          calls[call->kind].name);
   *batch->end = call;
   batch->end = &call->next;
   return ncclSuccess;
 }
 
-static ncclResult_t end_group(void)
+ncclResult_t cpu_group_start(void)
 {
+  group.depth++;
+  return ncclSuccess;
+}
+
+ncclResult_t cpu_group_end(void)
+{
+  if (group.depth == 0)
+    return cpu_nccl_error(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--group.depth > 0) return ncclSuccess;
   ncclResult_t result = end_waiting();
   if (group.error != ncclSuccess) result = group.error;
@@ -424,25 +418,15 @@ static ncclResult_t end_group(void)
   return result;
 }
 
-ncclResult_t ncclGroupStart(void)
-{
-  group.depth++;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclGroupEnd(void)
-{
-  if (group.depth == 0)
-    return cpu_nccl_error(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  return end_group();
-}
+ncclResult_t ncclGroupStart(void) __attribute__((alias("cpu_group_start")));
+ncclResult_t ncclGroupEnd(void) __attribute__((alias("cpu_group_end")));
 
 /* ---- checking calls ------------------------------------------------------------------------ */
 
 /* Is the buffer in device memory and large enough? */
 static ncclResult_t check_buffer(struct call *call, enum which b)
 {
-  const char *name = names[call->kind], *which = b == SENDBUFF ? "sendbuff" : "recvbuff";
+  const char *name = calls[call->kind].name, *which = b == SENDBUFF ? "sendbuff" : "recvbuff";
   if (call->bytes[b] == 0) return ncclSuccess;
   size_t extent = cpu_memory_find(call->buffers[b], &call->places[b], NULL);
   if (extent == 0)
@@ -457,7 +441,7 @@ static ncclResult_t check_buffer(struct call *call, enum which b)
 /* Checks the call and fills in the bytes and places of its buffers. */
 static ncclResult_t check(struct call *call)
 {
-  const char *name = names[call->kind];
+  const char *name = calls[call->kind].name;
   ncclComm_t comm = call->comm;
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
@@ -469,16 +453,17 @@ static ncclResult_t check(struct call *call)
   if (call->peer < 0 || call->peer >= comm->nranks)
     return cpu_nccl_error(ncclInvalidArgument, "%s: no rank %d among %d ranks", name, call->peer,
                           comm->nranks);
-  if (call->stream == NULL || call->stream->device != cpu_device(comm->device))
+  if (call->stream->device != cpu_device(comm->device))
     return cpu_nccl_error(ncclUnhandledCudaError,
                           "%s: the stream is not one of the communicator's device %d", name,
                           comm->device);
   if (call->count > SIZE_MAX / call->size / n)
     return cpu_nccl_error(ncclInvalidArgument, "%s: count %zu is too large", name, call->count);
-  const size_t times[] = {[NONE] = 0, [ONE] = 1, [RANKS] = n};
+  const size_t times[] = {0, 1, n}; /* NONE, ONE, RANKS */
   for (enum which b = SENDBUFF; b < BUFFERS && result == ncclSuccess; b++) {
-    const bool mine = !shapes[call->kind].only_root[b] || comm->rank == call->peer;
-    if (mine) call->bytes[b] = times[shapes[call->kind].size[b]] * call->count * call->size;
+    const int shape = calls[call->kind].buffers[b];
+    if ((shape & ONLY_ROOT) == 0 || comm->rank == call->peer)
+      call->bytes[b] = times[shape & SIZES] * call->count * call->size;
     result = check_buffer(call, b);
   }
   if (result == ncclSuccess) cpu_registration_note(comm, call->buffers, call->bytes);
@@ -499,12 +484,12 @@ static ncclResult_t submit(enum kind kind, const void *from, void *to, size_t co
                         .op = op,
                         .peer = peer,
                         .buffers = {(char *)(uintptr_t)from, to}};
-  group.depth++; /* a call outside of a group is a group of one */
+  cpu_group_start(); /* a call outside of a group is a group of one */
   ncclResult_t result = check(call);
   if (result == ncclSuccess) result = add_to_group(call);
   if (result != ncclSuccess) free(call);
   if (group.error == ncclSuccess) group.error = result;
-  ncclResult_t ended = end_group();
+  ncclResult_t ended = cpu_group_end();
   return result != ncclSuccess ? result : ended;
 }
 

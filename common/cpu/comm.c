@@ -72,62 +72,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *unique_id)
   return ncclSuccess;
 }
 
-void cpu_comm_retain(ncclComm_t comm)
-{
-  atomic_fetch_add(&comm->references, 1);
-}
-
 void cpu_comm_release(ncclComm_t comm)
 {
-  if (atomic_fetch_sub(&comm->references, 1) > 1) return;
+  if (--comm->references > 0) return;
   cpu_region_release(comm->region);
   for (int r = 0; r < comm->nranks; r++)
     for (enum which b = SENDBUFF; b < BUFFERS; b++)
       if (comm->peers[r][b] != NULL) cpu_region_release(comm->peers[r][b]);
   free(comm);
-}
-
-/* Makes a communicator that has joined the block of that id, and does not wait for the others. */
-static ncclResult_t enter(ncclComm_t *result, int nranks, const struct place *id, int rank,
-                          int device)
-{
-  static atomic_flag said = ATOMIC_FLAG_INIT;
-  if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
-    fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
-          "nothing\n",
-          stderr);
-  struct region *region = cpu_region_open(REGION_CONTROL, id);
-  if (region == NULL)
-    return cpu_nccl_error(ncclInvalidArgument,
-                          "the unique id is not one of this host's, or its process has ended");
-  ncclComm_t comm = cpu_allocate(sizeof(*comm));
-  atomic_init(&comm->references, 1);
-  comm->rank = rank;
-  comm->nranks = nranks;
-  comm->device = device;
-  comm->region = region;
-  comm->control = (struct control *)region->base;
-  *result = comm;
-  if (cpu_control_join(comm->control, rank, nranks)) return ncclSuccess;
-  cpu_control_fail(comm->control, "a rank does not match the ranks that have joined");
-  return cpu_nccl_error(ncclInvalidUsage, "rank %d of %d does not match the ranks that have joined",
-                        rank, nranks);
-}
-
-static ncclResult_t join(ncclComm_t *result, int nranks, const struct place *id, int rank,
-                         int device)
-{
-  ncclComm_t comm = NULL;
-  ncclResult_t joined = enter(&comm, nranks, id, rank, device);
-  if (joined == ncclSuccess && !cpu_meet(comm, HOSTS, NULL, NULL, 0))
-    joined = cpu_nccl_error(ncclRemoteError, "another rank failed to join");
-  if (joined == ncclSuccess) {
-    cpu_region_claim(comm->region);
-    *result = comm;
-  } else if (comm != NULL) {
-    cpu_comm_release(comm);
-  }
-  return joined;
 }
 
 struct init {
@@ -136,53 +88,82 @@ struct init {
   struct place id;
 };
 
-static ncclResult_t run_init(const void *args)
+static ncclResult_t join(const void *args)
 {
   const struct init *init = args;
-  return join(init->comm, init->nranks, &init->id, init->rank, init->device);
+  const int rank = init->rank, nranks = init->nranks;
+  static atomic_flag said = ATOMIC_FLAG_INIT;
+  if (rank == 0 && !cpu_settings()->quiet && !atomic_flag_test_and_set(&said))
+    fputs("note: CPU stand-in: no GPU is used; for reading, learning and CI; timings mean "
+          "nothing\n",
+          stderr);
+  struct region *region = cpu_region_open(&init->id, NULL, 0);
+  if (region == NULL)
+    return cpu_nccl_error(ncclInvalidArgument,
+                          "the unique id is not one of this host's, or its process has ended");
+  ncclComm_t comm = cpu_allocate(sizeof(*comm));
+  comm->references = 1;
+  comm->rank = rank;
+  comm->nranks = nranks;
+  comm->device = init->device;
+  comm->region = region;
+  comm->control = (struct control *)region->base;
+  ncclResult_t joined = ncclSuccess;
+  if (!cpu_control_join(comm->control, rank, nranks)) {
+    cpu_control_fail(comm->control, ncclInvalidUsage,
+                     "a rank does not match the ranks that have joined");
+    joined = cpu_nccl_error(
+        ncclInvalidUsage, "rank %d of %d does not match the ranks that have joined", rank, nranks);
+  } else if (!cpu_meet(comm, HOSTS, NULL, NULL, 0)) {
+    joined = cpu_nccl_error(ncclRemoteError, "another rank failed to join");
+  }
+  if (joined == ncclSuccess) {
+    if (rank == 0 && region->owned) cpu_region_release(region); /* that of cpu_control_create */
+    *init->comm = comm;
+  } else {
+    cpu_comm_release(comm);
+  }
+  return joined;
 }
 
-static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const ncclUniqueId *unique_id, int rank)
+/* `id` is what ncclGetUniqueId has written, or the place of a control block. */
+static ncclResult_t init_rank(ncclComm_t *comm, int nranks, const void *id, int rank, int device)
 {
+  struct init init = {comm, nranks, rank, device, {0}};
   *comm = NULL;
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
     return cpu_nccl_error(ncclInvalidArgument, "rank %d of %d; the stand-in has at most %d ranks",
                           rank, nranks, MAX_RANKS);
-  if (cpu_device(-1) == NULL) return cuda_error("ncclCommInitRank", cudaErrorNoDevice);
-  struct init init = {comm, nranks, rank, cpu_current_device(), {0}};
-  memcpy(&init.id, unique_id, sizeof(init.id));
-  return cpu_group_run(comm, run_init, &init, sizeof(init));
+  if (cpu_device_check(device) != cudaSuccess)
+    return cuda_error("ncclCommInitRank", cudaErrorInvalidDevice);
+  memcpy(&init.id, id, sizeof(init.id));
+  return cpu_group_run(comm, join, &init, sizeof(init));
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank)
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
-  return init_rank(comm, nranks, &unique_id, rank);
+  return init_rank(comm, nranks, &id, rank, cpu_current_device());
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId unique_id, int rank,
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config)
 {
   (void)config; /* its fields tune NCCL only */
-  return init_rank(comm, nranks, &unique_id, rank);
+  return init_rank(comm, nranks, &id, rank, cpu_current_device());
 }
 
-/* One thread drives all ranks, so it need not wait. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int nranks, const int *devices)
 {
-  ncclResult_t result = ncclSuccess;
-  const int most = cpu_settings()->devices;
-  if (nranks < 1 || nranks > most)
-    return cpu_nccl_error(ncclInvalidArgument, "%d ranks; allowed: 1 to %d", nranks, most);
   for (int r = 0; r < nranks; r++) {
     comms[r] = NULL;
-    if (devices != NULL && (devices[r] < 0 || cpu_device(devices[r]) == NULL))
+    if (cpu_device_check(devices != NULL ? devices[r] : r) != cudaSuccess)
       return cuda_error("ncclCommInitAll", cudaErrorInvalidDevice);
   }
-  struct place id = cpu_control_create()->file;
-  for (int r = 0; r < nranks && result == ncclSuccess; r++)
-    result = enter(&comms[r], nranks, &id, r, devices != NULL ? devices[r] : r);
-  if (result == ncclSuccess) cpu_region_claim(comms[0]->region);
-  return result;
+  const struct place id = cpu_control_create()->file;
+  cpu_group_start();
+  for (int r = 0; r < nranks; r++)
+    init_rank(&comms[r], nranks, &id, r, devices != NULL ? devices[r] : r);
+  return cpu_group_end();
 }
 
 /* ---- splitting ----------------------------------------------------------------------------- */
@@ -194,7 +175,7 @@ struct wish {
 
 struct split {
   ncclComm_t comm, *result;
-  int color, key;
+  struct wish wish;
 };
 
 /* Each rank makes an id; the id of the first rank of each color is used. */
@@ -202,13 +183,10 @@ static ncclResult_t run_split(const void *args)
 {
   const struct split *split = args;
   ncclComm_t comm = split->comm;
-  const int color = split->color, key = split->key;
   ncclResult_t result = ncclSuccess;
   struct region *region = cpu_control_create();
-  struct wish mine, wishes[MAX_RANKS], *first = NULL;
-  memset(&mine, 0, sizeof(mine));
-  mine.color = color;
-  mine.key = key;
+  struct wish mine = split->wish, wishes[MAX_RANKS], *first = NULL;
+  const int color = mine.color, key = mine.key;
   mine.id = region->file;
   if (!cpu_meet(comm, HOSTS, &mine, wishes, sizeof(mine))) {
     result = cpu_comm_check(comm);
@@ -220,7 +198,8 @@ static ncclResult_t run_split(const void *args)
       if (first == NULL || wishes[r].key < first->key) first = &wishes[r];
       if (wishes[r].key < key || (wishes[r].key == key && r < comm->rank)) rank++;
     }
-    result = join(split->result, members, &first->id, rank, comm->device);
+    const struct init init = {split->result, members, rank, comm->device, first->id};
+    result = join(&init);
   }
   if (first == NULL || first->id.inode != mine.id.inode) cpu_region_release(region);
   return result;
@@ -235,31 +214,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
     return cpu_nccl_error(ncclInvalidArgument, "ncclCommSplit: color %d", color);
-  struct split split = {comm, newcomm, color, key};
+  const struct split split = {comm, newcomm, {.color = color, .key = key}};
   return cpu_group_run(comm, run_split, &split, sizeof(split));
-}
-
-/* ---- windows ------------------------------------------------------------------------------- */
-
-struct window {
-  ncclComm_t comm;
-  void *buffer;
-  size_t bytes;
-  ncclWindow_t *window;
-  int flags;
-};
-
-static ncclResult_t run_window(const void *args)
-{
-  const struct window *w = args;
-  return cpu_window_register(w->comm, w->buffer, w->bytes, w->window, w->flags);
-}
-
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
-                                    ncclWindow_t *window, int flags)
-{
-  struct window args = {comm, buffer, bytes, window, flags};
-  return cpu_group_run(comm, run_window, &args, sizeof(args));
 }
 
 /* ---- leaving ------------------------------------------------------------------------------- */
@@ -290,9 +246,11 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 /* Ends what this rank has queued, even if other ranks never take part in it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-  if (comm != NULL && comm->stream != NULL && !cpu_stream_idle(comm->stream)) {
-    atomic_store(&comm->aborted, true);
-    cpu_control_abort(comm->control, comm->rank);
+  if (comm != NULL && comm->stream != NULL &&
+      !cpu_stream_reached(comm->stream, cpu_stream_queued(comm->stream))) {
+    comm->aborted = true;
+    cpu_control_fail(comm->control, ncclRemoteError, "rank %d has called ncclCommAbort",
+                     comm->rank);
   }
   return destroy(comm);
 }

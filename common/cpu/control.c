@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 struct meeting {
   uint64_t number; /* of the current meeting */
@@ -23,9 +22,8 @@ struct bell {
 
 struct control {
   pthread_mutex_t lock;   /* guards all but the letters */
-  atomic_bool failed;     /* set with the lock, read without */
-  atomic_bool aborted;    /* by a rank; set before `failed` */
-  char failure[SENTENCE]; /* written before `failed` becomes true, then never again */
+  atomic_int result;      /* ncclSuccess until a rank fails; set with the lock, read without */
+  char failure[SENTENCE]; /* written before `result`, then never again */
   int nranks;
   uint64_t joined; /* one bit per rank */
   struct meeting meetings[MEETINGS];
@@ -37,7 +35,7 @@ struct control {
 
 struct region *cpu_control_create(void)
 {
-  struct region *region = cpu_region_create(REGION_CONTROL, 0, sizeof(struct control));
+  struct region *region = cpu_region_create(REGION_HIDDEN, 0, sizeof(struct control));
   struct control *control = (struct control *)region->base;
   pthread_mutexattr_t mutex;
   pthread_condattr_t cond;
@@ -47,7 +45,6 @@ struct region *cpu_control_create(void)
   pthread_mutexattr_destroy(&mutex);
   pthread_condattr_init(&cond);
   pthread_condattr_setpshared(&cond, PTHREAD_PROCESS_SHARED);
-  pthread_condattr_setclock(&cond, CLOCK_MONOTONIC);
   for (int r = 0; r < MAX_RANKS; r++) pthread_cond_init(&control->bells[r].rung, &cond);
   pthread_condattr_destroy(&cond);
   return region;
@@ -71,34 +68,28 @@ static void ring(struct bell *bell)
   pthread_cond_broadcast(&bell->rung);
 }
 
-void cpu_control_fail(struct control *control, const char *format, ...)
+void cpu_control_fail(struct control *control, ncclResult_t result, const char *format, ...)
 {
   va_list arguments;
   va_start(arguments, format);
   pthread_mutex_lock(&control->lock);
-  if (!atomic_load(&control->failed))
+  if (cpu_control_result(control) == ncclSuccess) {
     vsnprintf(control->failure, sizeof(control->failure), format, arguments);
-  atomic_store(&control->failed, true);
+    control->result = result;
+  }
   for (int r = 0; r < MAX_RANKS; r++) ring(&control->bells[r]);
   pthread_mutex_unlock(&control->lock);
   va_end(arguments);
 }
 
-void cpu_control_abort(struct control *control, int rank)
-{
-  if (!atomic_load(&control->failed)) atomic_store(&control->aborted, true);
-  cpu_control_fail(control, "rank %d has called ncclCommAbort", rank);
-}
-
 ncclResult_t cpu_control_result(const struct control *control)
 {
-  if (!atomic_load(&control->failed)) return ncclSuccess;
-  return atomic_load(&control->aborted) ? ncclRemoteError : ncclInvalidUsage;
+  return (ncclResult_t)control->result;
 }
 
 const char *cpu_control_failure(const struct control *control)
 {
-  return atomic_load(&control->failed) ? control->failure : NULL;
+  return control->failure;
 }
 
 struct letter *cpu_letter(struct control *control, int from, int to)
@@ -121,7 +112,7 @@ bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all
     meeting->number++;
     for (int r = 0; r < comm->nranks; r++) ring(&control->bells[r]);
   }
-  while (meeting->number == number && !atomic_load(&control->failed))
+  while (meeting->number == number && cpu_control_result(control) == ncclSuccess)
     pthread_cond_wait(&control->bells[comm->rank].rung, &control->lock);
   bool met = meeting->number != number; /* even if a faster rank has failed since */
   for (int r = 0; r < comm->nranks && bytes > 0; r++)
@@ -130,26 +121,18 @@ bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all
   return met;
 }
 
-bool cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg, double seconds)
+void cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg)
 {
   struct control *control = comm->control;
   struct bell *bell = &control->bells[comm->rank];
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  double end = (double)until.tv_sec + 1e-9 * (double)until.tv_nsec;
-  end += seconds < 0 ? 0 : seconds > 1e8 ? 1e8 : seconds; /* three years fit into the deadline */
-  until.tv_sec = (time_t)end;
-  until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
-  for (int error = 0;;) {
+  for (;;) {
     /* Read the number before asking: a later change of the answer rings the bell. */
     pthread_mutex_lock(&control->lock);
-    uint64_t seen = bell->rings;
+    const uint64_t seen = bell->rings;
     pthread_mutex_unlock(&control->lock);
-    if (ready(arg)) return true;
-    if (error != 0 || atomic_load(&control->failed)) return false;
+    if (ready(arg) || cpu_control_result(control) != ncclSuccess) return;
     pthread_mutex_lock(&control->lock);
-    while (bell->rings == seen && error == 0)
-      error = pthread_cond_timedwait(&bell->rung, &control->lock, &until);
+    while (bell->rings == seen) pthread_cond_wait(&bell->rung, &control->lock);
     pthread_mutex_unlock(&control->lock);
   }
 }

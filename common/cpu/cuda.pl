@@ -52,6 +52,8 @@ sub ptx {
   my ($name) = $code =~ /((?:st|ld|red|atom|griddepcontrol|fence|bar|prefetch|createpolicy|cp)\.[\w.:]+|mov\.u64[^;]*%%\w+)/;
   die "$source: cuda.pl does not know this PTX: $code\n" if !defined $name;
   $name =~ s/ %\d, %%/__/;
+  $name =~ s/\.(gpu|sys)\b//; # the scope: here all see the same
+  $name =~ s/^ld\.acquire/ld.relaxed/; # all loads acquire
   $name =~ s/[.:]+/_/g;
   my @operands = $rest =~ /"[^"]*"\s*(\((?:[^()]++|(?1))*\))/g; # "=l"(x)
   s/^\((.*)\)$/$1/s for @operands;

@@ -3,7 +3,6 @@
  * amount of memory and a set of streams. */
 #include "internal.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +27,8 @@ static long long number_from(const char *name, long long standard, long long min
   const char *text = getenv(name);
   if (text == NULL) return standard;
   char *end = NULL;
-  errno = 0;
   long long value = strtoll(text, &end, 10);
-  if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min || value > max) {
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || value < min || value > max) {
     fprintf(stderr, "CPU stand-in: %s=%s; allowed: a number from %lld to %lld\n", name, text, min,
             max);
     fflush(NULL);
@@ -50,6 +48,7 @@ static void start(void)
   settings.quiet = number_from("CPU_STANDIN_QUIET", 0, 0, 1) != 0;
   settings.lsa_ranks = (int)number_from("CPU_STANDIN_LSA_RANKS", MAX_RANKS, 1, MAX_RANKS);
   settings.pcie = (int)number_from("CPU_STANDIN_PCIE", -1, 0, MAX_DEVICES - 1);
+  settings.races = number_from("CPU_STANDIN_RACES", -1, 0, 1LL << 46);
   for (int d = 0; d < MAX_DEVICES; d++) {
     pthread_mutex_init(&devices[d].lock, NULL);
     pthread_cond_init(&devices[d].progress, NULL);
@@ -70,8 +69,8 @@ const struct settings *cpu_settings(void)
 
 struct device *cpu_device(int number)
 {
-  if (number == -1) number = current_device;
-  return number >= 0 && number < cpu_settings()->devices ? &devices[number] : NULL;
+  cpu_settings();
+  return &devices[number == -1 ? current_device : number];
 }
 
 int cpu_current_device(void)
@@ -165,14 +164,6 @@ const char *cudaGetErrorString(cudaError_t error)
   return cpu_error_string(error);
 }
 
-const char *cudaGetErrorName(cudaError_t) __attribute__((alias("cudaGetErrorString")));
-
-cudaError_t cudaPeekAtLastError(void)
-{
-  cpu_mistake(NULL);
-  return last_error;
-}
-
 cudaError_t cudaGetLastError(void)
 {
   cudaError_t error = last_error;
@@ -183,11 +174,11 @@ cudaError_t cudaGetLastError(void)
 
 /* ---- properties of a device ---------------------------------------------------------------- */
 
-static cudaError_t check_device(int device)
+cudaError_t cpu_device_check(int device)
 {
-  if (cpu_settings()->devices == 0) return cpu_error(cudaErrorNoDevice);
-  if (device < 0 || cpu_device(device) == NULL) return cpu_error(cudaErrorInvalidDevice);
-  return cudaSuccess;
+  const int all = cpu_settings()->devices;
+  if (all == 0) return cpu_error(cudaErrorNoDevice);
+  return device >= 0 && device < all ? cudaSuccess : cpu_error(cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version)
@@ -206,7 +197,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
-  cudaError_t error = check_device(device);
+  cudaError_t error = cpu_device_check(device);
   if (error == cudaSuccess) current_device = device;
   return error;
 }
@@ -214,12 +205,12 @@ cudaError_t cudaSetDevice(int device)
 cudaError_t cudaGetDevice(int *device)
 {
   *device = current_device;
-  return check_device(current_device);
+  return cpu_device_check(current_device);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
-  cudaError_t error = check_device(device);
+  cudaError_t error = cpu_device_check(device);
   if (error != cudaSuccess) return error;
   *properties =
       (struct cudaDeviceProp){.name = "CPU stand-in", .totalGlobalMem = cpu_settings()->memory};
@@ -230,30 +221,18 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-  switch ((int)attribute) {
-  case cudaDevAttrMultiProcessorCount:
-    *value = 4;
-    break;
-  case cudaDevAttrComputeCapabilityMajor:
-    *value = 8;
-    break;
-  case cudaDevAttrL2CacheSize:
-    *value = 1 << 20;
-    break;
-  case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-    *value = 64 << 10;
-    break;
-  default:
-    *value = 0;
-  }
-  return check_device(device);
+  static const int values[] = {[cudaDevAttrMultiProcessorCount] = 4,
+                               [cudaDevAttrComputeCapabilityMajor] = 8,
+                               [cudaDevAttrL2CacheSize] = 1 << 20,
+                               [cudaDevAttrMaxSharedMemoryPerMultiprocessor] = 64 << 10};
+  *value = (size_t)attribute < sizeof(values) / sizeof(values[0]) ? values[attribute] : 0;
+  return cpu_device_check(device);
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
 {
-  cudaError_t error = check_device(device);
+  cudaError_t error = cpu_device_check(device);
   if (error != cudaSuccess) return error;
-  if (text == NULL || length < 13) return cpu_error(cudaErrorInvalidValue);
   snprintf(text, (size_t)length, "0000:%02X:00.0", (unsigned)(cpu_settings()->pci_bus + device));
   return cudaSuccess;
 }
@@ -261,14 +240,13 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
 void cpu_device_wait(struct device *device)
 {
   pthread_mutex_lock(&device->lock);
-  while (device->pending > 0) pthread_cond_wait(&device->progress, &device->lock);
+  for (struct CUstream_st *stream = device->streams; stream != NULL; stream = stream->next)
+    while (stream->done < stream->queued) pthread_cond_wait(&device->progress, &device->lock);
   pthread_mutex_unlock(&device->lock);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-  struct device *device = cpu_device(-1);
-  if (device == NULL) return cpu_error(cudaErrorNoDevice);
-  cpu_device_wait(device);
+  cpu_device_wait(cpu_device(-1));
   return cudaSuccess;
 }

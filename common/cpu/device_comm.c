@@ -23,8 +23,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
   return ncclSuccess;
 }
 
-/* Barriers use flags in a window: for each barrier one from every rank, and the number of its last
- * use. */
+/* Barriers use flags in a window: for each barrier one from every rank. */
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t *requirements,
                                ncclDevComm_t *made)
 {
@@ -33,10 +32,10 @@ ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t 
                           .nRanks = comm->nranks,
                           .lsaRank = lsa.rank,
                           .lsaSize = lsa.nRanks,
-                          .lsaBarrier = {requirements->lsaBarrierCount, NULL, NULL}};
+                          .lsaBarrier = {NULL, NULL}};
   if (requirements->lsaBarrierCount == 0) return ncclSuccess;
   const size_t bytes =
-      (size_t)requirements->lsaBarrierCount * (size_t)(lsa.nRanks + 1) * sizeof(uint64_t);
+      (size_t)requirements->lsaBarrierCount * (size_t)lsa.nRanks * sizeof(uint64_t);
   void *flags = NULL;
   if (cpu_memory_allocate(REGION_DEVICE, true, &flags, bytes) != cudaSuccess)
     return cpu_nccl_error(ncclUnhandledCudaError, "ncclDevCommCreate: no memory for barriers");

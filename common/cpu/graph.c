@@ -17,7 +17,7 @@ struct CUgraph_st {
 
 static void release_graph(struct CUgraph_st *graph)
 {
-  if (graph == NULL || atomic_fetch_sub(&graph->references, 1) > 1) return;
+  if (graph == NULL || --graph->references > 0) return;
   while (graph->first != NULL) {
     struct operation *operation = graph->first;
     graph->first = operation->next;
@@ -57,10 +57,10 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
   if (stream == NULL || stream == cudaStreamLegacy || capture != NULL)
     return cpu_error(cudaErrorStreamCaptureUnsupported);
   capture = cpu_allocate(sizeof(*capture));
-  atomic_init(&capture->references, 1);
+  capture->references = 1;
   capture->origin = stream;
   capture->end = &capture->first;
-  stream->capture = capture->id = atomic_fetch_add(&ids, 1) + 1;
+  stream->capture = capture->id = ++ids;
   return cudaSuccess;
 }
 
@@ -76,7 +76,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
 {
-  bool active = stream != NULL && stream != cudaStreamLegacy && cpu_capture_of(stream) != 0;
+  const bool active = cpu_capture_of(cpu_stream(stream, -1)) != 0;
   *status = active ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -98,8 +98,7 @@ static void release_launch(const void *args)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
   (void)flags; /* they tune memory and upload, which do not exist here */
-  if (graph == NULL) return cpu_error(cudaErrorInvalidValue);
-  atomic_fetch_add(&graph->references, 1);
+  graph->references++;
   *exec = graph;
   return cudaSuccess;
 }
@@ -111,17 +110,15 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 /* There is nothing to upload. */
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
 {
-  (void)stream;
-  return exec != NULL ? cudaSuccess : cpu_error(cudaErrorInvalidValue);
+  (void)exec, (void)stream;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
 {
-  if (exec == NULL) return cpu_error(cudaErrorInvalidValue);
   struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
   if (cpu_capture_of(stream) != 0) return cpu_error(cudaErrorStreamCaptureUnsupported);
-  atomic_fetch_add(&exec->references, 1);
+  exec->references++;
   for (struct operation *node = exec->first; node != NULL; node = node->next)
     if (node->queued != NULL) node->queued(node->args, stream);
   cpu_stream_queue(stream, cpu_operation(run_graph, release_launch, &exec, sizeof(exec)));

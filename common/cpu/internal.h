@@ -12,7 +12,7 @@
  *   window.c       how a rank finds the memory of its peers
  *   device_comm.c  a communicator for kernels
  *   nvml.c         what programs load from NVML
- *   kernel.c       runs kernels, with fiber.c, access.c and races.c
+ *   kernel.c       runs kernels, with fiber.c and races.c
  *   claims.c       do all ranks make the same call?
  *   reduce.c       arithmetic in every data type
  *   collectives.c  the collectives: copies from and to the mapped memory of peers
@@ -29,7 +29,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "cpu.h"
 #include "cpu_kernel.h"
 
 #pragma GCC visibility push(hidden)
@@ -47,20 +46,21 @@ struct settings {
   bool quiet;       /* CPU_STANDIN_QUIET */
   int lsa_ranks;    /* CPU_STANDIN_LSA_RANKS: so many share memory, as on several hosts */
   int pcie;         /* CPU_STANDIN_PCIE: a device that is not on NVLink, or -1 */
+  long long races;  /* CPU_STANDIN_RACES: a seed, see races.c, or -1 */
 };
 
 struct device {
   pthread_mutex_t lock;    /* guards this struct and the queues of the device's streams */
   pthread_cond_t progress; /* a stream of this device has run an operation */
-  size_t pending;          /* operations queued or running */
   size_t used;             /* bytes allocated */
   struct CUstream_st *default_stream;
   struct CUstream_st *streams; /* all of them */
 };
 
 const struct settings *cpu_settings(void);
-/* Device `number`, or the calling thread's if it is -1; NULL if there is none. */
+/* Device `number`, or the calling thread's if it is -1. Is it there? */
 struct device *cpu_device(int number);
+cudaError_t cpu_device_check(int number);
 int cpu_current_device(void);
 void cpu_device_wait(struct device *device);
 /* Remembers `error` for cudaGetLastError and returns it. */
@@ -79,10 +79,8 @@ void *cpu_allocate(size_t bytes);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
-enum region_kind { REGION_DEVICE, REGION_HOST, REGION_PEER, REGION_CONTROL };
-
-/* Reasons why memory may not be freed: it is registered, or it is a window. */
-enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
+/* HIDDEN: not for the program, or no longer. */
+enum region_kind { REGION_DEVICE, REGION_HOST, REGION_WINDOW, REGION_HIDDEN };
 
 /* A place in memory, for any process: an offset in the file that process `pid` has open as `fd`. */
 struct place {
@@ -98,28 +96,25 @@ struct region {
   enum region_kind kind;
   char *base;
   size_t bytes;  /* as requested */
-  size_t mapped; /* the whole mapping */
+  size_t mapped; /* whole pages */
   struct place file;
   bool owned; /* this process has the file open for others */
   int references;
-  char *windows; /* of a communicator: see window.c */
+  char *windows; /* addresses of a communicator: see window.c */
   size_t windows_bytes;
   bool shareable; /* from ncclMemAlloc */
-  bool unclaimed; /* a control block that ranks have yet to join, with a reference for them */
-  int held[HOLDS];
 };
 
 struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes);
-/* The region of that file. A process has one region, at one address, per file, because mutexes
- * shared between processes and ThreadSanitizer need that. NULL on failure. */
-struct region *cpu_region_open(enum region_kind kind, const struct place *place);
+/* The region of the place's file; NULL on failure. A process has one region, at one address, per
+ * file, because mutexes shared between processes and ThreadSanitizer need that. Or, if `at` is not
+ * NULL, the window there: `bytes` bytes from the place on, at this address, which is reserved. */
+struct region *cpu_region_open(const struct place *place, char *at, size_t bytes);
 void cpu_region_release(struct region *region);
-/* Opens the file of a place: a descriptor, or -1 if its process has closed it. */
-int cpu_place_open(const struct place *place);
-/* Called when all ranks have joined: from now on their references keep the control block. */
-void cpu_region_claim(struct region *region);
-/* Adds `change` to the number of holds of that kind. Memory with a hold cannot be freed. */
-void cpu_region_hold(struct region *region, enum hold reason, int change);
+/* Reserves addresses, which nobody may use; anywhere if `at` is NULL. */
+char *cpu_reserve(char *at, size_t bytes);
+/* Does the pointer point to memory that ranks share in kernels? */
+bool cpu_memory_is_window(const void *pointer);
 /* For cudaMalloc and the like, and for ncclMemAlloc, whose memory is shareable. */
 cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer,
                                 size_t bytes);
@@ -134,8 +129,6 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
 ncclResult_t cpu_window_register(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window,
                                  int flags);
 ncclResult_t cpu_window_deregister(ncclComm_t comm, ncclWindow_t window);
-/* The number of bytes from `pointer` on in the window of a rank; 0: it is in none. */
-size_t cpu_window_extent(const void *pointer);
 
 /* ---- stream.c ------------------------------------------------------------------------------ */
 
@@ -168,7 +161,7 @@ struct operation *cpu_operation(void (*run)(const void *args), void (*release)(c
                                 const void *args, size_t bytes);
 void cpu_operation_free(struct operation *operation);
 /* The stream of a handle; 0 and cudaStreamLegacy are the default stream of `device` (-1: the
- * current one). NULL without a device. */
+ * current one). */
 struct CUstream_st *cpu_stream(cudaStream_t stream, int device);
 /* Queues the operation, or puts it into the graph that the stream is captured into. As in CUDA, the
  * default stream and the blocking streams of its device wait for each other. */
@@ -177,8 +170,8 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream);
 /* Three calls: return the number of operations queued so far; wait until the stream has run that
  * many; make another stream wait for that. */
 uint64_t cpu_stream_queued(struct CUstream_st *stream);
-/* Has the stream run all that was queued? */
-bool cpu_stream_idle(struct CUstream_st *stream);
+/* Has the stream run that many? */
+bool cpu_stream_reached(struct CUstream_st *stream, uint64_t number);
 void cpu_stream_reach(struct CUstream_st *stream, uint64_t number);
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number);
 /* Called by an operation: its stream has failed. */
@@ -199,7 +192,7 @@ struct control;
 
 /* Host threads of the ranks meet, and streams of the ranks meet, independently of each other. */
 enum meeting_of { HOSTS, STREAMS, MEETINGS };
-enum { MEETING_BYTES = 256 };
+enum { MEETING_BYTES = 384 };
 
 /* ncclSend writes this for the receiving rank, which then copies the data. */
 struct letter {
@@ -209,6 +202,8 @@ struct letter {
   struct place from;
 };
 
+/* With a reference for the ranks that have yet to join. Where this process made it, rank 0 releases
+ * that when all have joined. */
 struct region *cpu_control_create(void);
 /* Adds the rank to the control block; false if nranks differs or the rank has joined before. */
 bool cpu_control_join(struct control *control, int rank, int nranks);
@@ -217,14 +212,15 @@ bool cpu_control_join(struct control *control, int rank, int nranks);
 bool cpu_meet(ncclComm_t comm, enum meeting_of kind, const void *mine, void *all, size_t bytes);
 struct letter *cpu_letter(struct control *control, int from, int to);
 /* Marks the communicator as failed on all ranks and wakes them. The first message stays. */
-void cpu_control_fail(struct control *control, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-/* The rank gives up: to the others, a failure of that rank. */
-void cpu_control_abort(struct control *control, int rank);
-/* What calls on a communicator return that has failed, or ncclSuccess. */
+void cpu_control_fail(struct control *control, ncclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* What calls on a communicator return that has failed, or ncclSuccess; and the message. */
 ncclResult_t cpu_control_result(const struct control *control);
-/* The message, or NULL if the communicator has not failed. */
 const char *cpu_control_failure(const struct control *control);
+/* Blocks until ready(arg) is true or the communicator has failed. It sleeps, and calls ready again
+ * whenever a rank calls cpu_notify for this rank; what that rank wrote before is visible then. */
+void cpu_wait(ncclComm_t comm, bool (*ready)(const void *arg), const void *arg);
+void cpu_notify(ncclComm_t comm, int peer);
 
 /* ---- comm.c -------------------------------------------------------------------------------- */
 
@@ -245,7 +241,6 @@ struct ncclComm {
   atomic_flag noted;   /* the note on a useless registration is printed */
 };
 
-void cpu_comm_retain(ncclComm_t comm);
 void cpu_comm_release(ncclComm_t comm);
 /* ncclSuccess if comm can be used for another call. */
 ncclResult_t cpu_comm_check(ncclComm_t comm);
@@ -260,10 +255,15 @@ const char *cpu_nccl_sentence(void);
 
 /* Runs a call that waits for other ranks: at once, or at the end of the group, where calls with
  * different `order` run at the same time. */
+ncclResult_t cpu_group_start(void);
+ncclResult_t cpu_group_end(void);
 ncclResult_t cpu_group_run(const void *order, ncclResult_t (*run)(const void *args),
                            const void *args, size_t bytes);
 
 /* ---- registration.c ------------------------------------------------------------------------ */
+
+/* Why memory may not be freed: it is registered, or it is a window. */
+enum hold { HELD_REGISTERED, HELD_WINDOW, HOLDS };
 
 struct registration {
   struct registration *next;
@@ -286,6 +286,8 @@ ncclResult_t cpu_registration_remove(const char *call, ncclComm_t comm, const vo
 /* Finds the registration of comm that contains the bytes; false if there is none. */
 bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
                            struct registration *found);
+/* Why the memory that begins there may not be freed; HOLDS: it may. */
+enum hold cpu_registration_of(const void *memory);
 /* A queued call begins (1) or ends (-1) to use the bytes. */
 void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change);
 /* Prints a note if NCCL could not use the registrations of a call's buffers. */
@@ -302,23 +304,22 @@ enum aspect {
   TYPE,
   OPERATION,
   ROOT,
-  SENDBUFF_KIND, /* an enum hold, or HOLDS for neither */
+  SENDBUFF_KIND, /* is it registered? */
   RECVBUFF_KIND,
   SENDBUFF_OFFSET, /* in a symmetric window */
   RECVBUFF_OFFSET,
   ASPECTS
 };
-enum { NO_CLAIM = -1 }; /* of no importance on this rank */
 
 /* A rank's call, for the other ranks. */
 struct claim {
-  int64_t values[ASPECTS];
-  struct place places[BUFFERS];
+  char is[ASPECTS][32];         /* in words; "": of no importance on this rank */
+  struct place places[BUFFERS]; /* a buffer that this rank does not have has no inode */
 };
 
 /* False if the ranks do not agree: then the communicator has failed, with the same message on all
- * ranks. `names` are those of the calls. */
-bool cpu_claims_agree(ncclComm_t comm, const char *const *names, const struct claim *claims);
+ * ranks. */
+bool cpu_claims_agree(ncclComm_t comm, const struct claim *claims);
 
 /* ---- reduce.c ------------------------------------------------------------------------------ */
 

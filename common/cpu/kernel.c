@@ -46,38 +46,33 @@ enum {
   LONG_WAIT = 10 /* seconds, after which a note says where the threads are */
 };
 
-/* Threads of a warp that exchange values: those of a mask. */
-struct group {
-  uint32_t mask, arrived;
-  uint64_t done; /* exchanges so far */
-  uint64_t values[2][WARP];
-  uint32_t present[2];
-};
-
-/* Threads of a block that wait for each other. */
-struct barrier {
-  unsigned arrived; /* so many threads, */
-  unsigned count;   /* with so many values that are true */
-  unsigned result;  /* the last count */
-  uint64_t done;    /* times so far */
+/* Threads that wait for each other: of a block; or of a warp, which exchange values. */
+struct meeting {
+  unsigned arrived;         /* so many threads, */
+  unsigned sum;             /* of what they add: values that are true, or bits of lanes */
+  unsigned result[2];       /* the last sums */
+  uint64_t done;            /* times so far */
+  uint32_t mask;            /* of a warp, or 0 */
+  uint64_t values[2][WARP]; /* in turn */
 };
 
 struct block {
   const struct cpu_grid *grid;
+  const void *args;
   struct cpu_index index; /* blockIdx */
   unsigned threads, started, ended;
   unsigned next;                       /* thread to look at in this pass */
   struct thread *running[MAX_THREADS]; /* NULL: not started, or ended */
   uint32_t ended_of_warp[MAX_THREADS / WARP];
   uint32_t waits[MAX_THREADS / WARP]; /* threads that need no turn before one of these meets: */
-  struct barrier all, some;           /* at __syncthreads; at a barrier of some threads */
+  struct meeting all, some;           /* at __syncthreads; at a barrier of some threads */
   struct {
     const void *key;
     void *memory;
   } variables[VARIABLES];
   unsigned declared;
-  size_t used;                                     /* bytes of memory */
-  struct group groups[MAX_THREADS / WARP][GROUPS]; /* cleared as far as needed */
+  size_t used;                                       /* bytes of memory */
+  struct meeting groups[MAX_THREADS / WARP][GROUPS]; /* of warps; cleared as far as needed */
   _Alignas(128) char memory[SHARED];
 };
 
@@ -89,7 +84,7 @@ struct residence {
 };
 
 static pthread_mutex_t residences_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct residence *residences;
+static struct residence *residences, *stuck; /* for the next kernel; of one that cannot end */
 
 __thread struct cpu_index threadIdx, blockIdx, blockDim, gridDim;
 __thread void *cpu_dynamic_shared;
@@ -129,25 +124,23 @@ static void leave(bool ends)
   fiber_switch(&t->fiber, next != NULL ? &next->fiber : &worker.fiber, ends);
 }
 
-static void end_if_complete(struct block *b, struct barrier *m, unsigned threads)
+static void end_if_complete(struct block *b, struct meeting *m, unsigned warp, unsigned threads)
 {
-  if (m->arrived == 0 || m->arrived < threads) return;
-  m->result = m->count;
-  m->arrived = m->count = 0;
+  const uint32_t missing = m->mask & ~b->ended_of_warp[warp] & ~m->sum;
+  if (m->arrived == 0 || m->arrived < threads || missing != 0) return;
+  m->result[m->done & 1] = m->sum;
+  m->arrived = m->sum = 0;
   m->done++;
-  memset(b->waits, 0, sizeof(b->waits));
+  if (m->mask != 0)
+    b->waits[warp] = 0;
+  else
+    memset(b->waits, 0, sizeof(b->waits));
   worker.progress = true;
 }
 
-static void exchange_if_complete(struct block *b, unsigned warp, struct group *g)
+static struct cpu_index index_of(unsigned n, struct cpu_index size)
 {
-  const uint32_t expected = g->mask & ~b->ended_of_warp[warp];
-  if (g->arrived == 0 || (g->arrived & expected) != expected) return;
-  g->present[g->done & 1] = g->arrived;
-  g->arrived = 0;
-  g->done++;
-  b->waits[warp] = 0;
-  worker.progress = true;
+  return (struct cpu_index){n % size.x, n / size.x % size.y, n / size.x / size.y};
 }
 
 static void run_thread(struct block *b, struct thread *t)
@@ -157,19 +150,18 @@ static void run_thread(struct block *b, struct thread *t)
   b->next = b->started;
   b->running[n] = t;
   t->number = n;
-  t->index = n < size.x ? (struct cpu_index){n, 0, 0}
-                        : (struct cpu_index){n % size.x, n / size.x % size.y, n / size.x / size.y};
+  t->index = n < size.x ? (struct cpu_index){n, 0, 0} : index_of(n, size);
   t->polled = NULL, t->loads = 0;
   threadIdx = t->index;
-  b->grid->run(b->grid->args);
+  b->grid->run(b->args);
   races_settle();
   b->running[n] = NULL;
   b->ended++;
   b->ended_of_warp[warp] |= 1u << n % WARP;
   worker.progress = true;
-  end_if_complete(b, &b->all, b->threads - b->ended);
-  for (struct group *g = b->groups[warp]; g < b->groups[warp] + GROUPS && g->mask != 0; g++)
-    exchange_if_complete(b, warp, g);
+  end_if_complete(b, &b->all, 0, b->threads - b->ended);
+  for (struct meeting *g = b->groups[warp]; g < b->groups[warp] + GROUPS && g->mask != 0; g++)
+    end_if_complete(b, g, warp, 0);
 }
 
 /* What a fiber does: one thread after the other, as long as none has to wait. */
@@ -228,34 +220,28 @@ static struct residence *take_residence(void)
   struct residence *r = residences;
   if (r != NULL) residences = r->next;
   pthread_mutex_unlock(&residences_lock);
-  if (r == NULL) r = cpu_allocate(sizeof(*r));
-  for (int i = 0; i < RESIDENT; i++) r->blocks[i].threads = 0;
-  return r;
+  return r != NULL ? r : cpu_allocate(sizeof(*r));
 }
 
-/* For the next kernel, even if this one has not ended. */
-static void give_back(struct residence *r)
+static void give_back(struct residence *r, struct residence **list)
 {
-  for (struct block *b = r->blocks; b < r->blocks + RESIDENT; b++)
-    for (unsigned i = 0; i < b->threads && b->ended < b->threads; i++)
-      if (b->running[i] != NULL) b->running[i]->next = r->free, r->free = b->running[i];
   pthread_mutex_lock(&residences_lock);
-  r->next = residences;
-  residences = r;
+  r->next = *list;
+  *list = r;
   pthread_mutex_unlock(&residences_lock);
 }
 
-static void begin_block(struct block *b, const struct cpu_grid *grid, size_t number)
+static void begin_block(struct block *b, const struct cpu_grid *grid, const void *args,
+                        unsigned number)
 {
   memset(b, 0, offsetof(struct block, groups));
   b->grid = grid;
-  b->index.x = (unsigned)(number % grid->blocks.x);
-  b->index.y = (unsigned)(number / grid->blocks.x % grid->blocks.y);
-  b->index.z = (unsigned)(number / grid->blocks.x / grid->blocks.y);
+  b->args = args;
+  b->index = index_of(number, grid->blocks);
   b->threads = grid->threads.x * grid->threads.y * grid->threads.z;
   for (unsigned w = 0; w < (b->threads + WARP - 1) / WARP; w++)
-    for (struct group *g = b->groups[w]; g < b->groups[w] + GROUPS; g++)
-      g->mask = g->arrived = 0, g->done = 0;
+    for (struct meeting *g = b->groups[w]; g < b->groups[w] + GROUPS; g++)
+      g->mask = g->arrived = g->sum = 0, g->done = 0;
   b->used = (grid->shared + 127) / 128 * 128;
 }
 
@@ -277,38 +263,34 @@ static bool run_block(struct block *b)
 
 static bool same_place(const struct thread *a, const struct thread *b)
 {
-  return a->place.line == b->place.line && a->place.file == b->place.file &&
-         a->place.what == b->place.what;
+  return a != NULL && b != NULL && a->place.line == b->place.line &&
+         a->place.file == b->place.file && a->place.what == b->place.what;
 }
 
-/* Where the threads are, the most common place first. */
+/* Where the threads are. */
 static void explain(const struct block *b, char *text, size_t bytes)
 {
-  bool told[MAX_THREADS] = {false};
-  size_t at = (size_t)snprintf(text, bytes, b->grid->blocks.y > 1 ? "block (%u,%u)" : "block %u",
-                               b->index.x, b->index.y);
-  for (int places = 0; places < 3; places++) {
-    unsigned most = 0, first = 0;
-    for (unsigned i = 0; i < b->threads; i++) {
-      unsigned same = 0;
-      for (unsigned j = i; b->running[i] != NULL && !told[i] && j < b->threads; j++)
-        same += b->running[j] != NULL && same_place(b->running[i], b->running[j]);
-      if (same > most) most = same, first = i;
+  size_t at =
+      (size_t)snprintf(text, bytes, "block %u", b->index.x + b->index.y * b->grid->blocks.x);
+  bool first = true;
+  for (unsigned i = 0; i < b->threads && at < bytes; i++) {
+    unsigned before = 0, same = 0;
+    for (unsigned j = 0; j < b->threads; j++) {
+      const bool here = same_place(b->running[i], b->running[j]);
+      same += here;
+      before += here && j < i;
     }
-    if (most == 0 || at >= bytes) return;
-    const struct cpu_place *place = &b->running[first]->place;
+    if (same == 0 || before > 0) continue;
+    const struct cpu_place *place = &b->running[i]->place;
     const char *slash = strrchr(place->file, '/');
     char who[64];
-    if (places == 0)
-      snprintf(who, sizeof(who), ": %u of %u threads wait", most, b->threads);
-    else if (most == 1)
-      snprintf(who, sizeof(who), ", thread %u", first);
+    if (first)
+      snprintf(who, sizeof(who), ": %u of %u threads wait", same, b->threads);
     else
-      snprintf(who, sizeof(who), ", %u threads", most);
+      snprintf(who, sizeof(who), same == 1 ? ", thread %u" : ", %u threads", same == 1 ? i : same);
+    first = false;
     at += (size_t)snprintf(text + at, bytes - at, "%s at %s in %s:%d", who, place->what,
                            slash != NULL ? slash + 1 : place->file, place->line);
-    for (unsigned j = first; j < b->threads; j++)
-      told[j] |= b->running[j] != NULL && same_place(b->running[first], b->running[j]);
   }
 }
 
@@ -344,11 +326,12 @@ static bool fits(const struct cpu_grid *grid)
   return false;
 }
 
-void cpu_run_grid(const struct cpu_grid *grid)
+void cpu_run_grid(const struct cpu_grid *grid, const void *args)
 {
   if (!fits(grid)) return;
-  const size_t all = (size_t)grid->blocks.x * grid->blocks.y * grid->blocks.z;
-  size_t next = 0, ended = 0;
+  const unsigned all = grid->blocks.x * grid->blocks.y * grid->blocks.z;
+  unsigned next = 0, ended = 0;
+  struct residence **list = &residences;
   struct residence *r = worker.residence = take_residence();
   struct timespec since = {0, 0};
   fiber_of_system(&worker.fiber);
@@ -360,13 +343,14 @@ void cpu_run_grid(const struct cpu_grid *grid)
     worker.progress = false;
     races_turn();
     for (struct block *b = r->blocks; b < r->blocks + RESIDENT; b++) {
-      if (b->threads == 0 && next < all) begin_block(b, grid, next++);
+      if (b->threads == 0 && next < all) begin_block(b, grid, args, next++);
       if (b->threads == 0 || races_skip_block()) continue;
       if (!run_block(b)) {
         char text[SENTENCE];
         explain(b, text, sizeof(text));
         cpu_worker_fail(text);
         ended = all;
+        list = &stuck;
         break;
       }
       waits = b;
@@ -376,10 +360,10 @@ void cpu_run_grid(const struct cpu_grid *grid)
     }
     idle = worker.progress ? 0 : idle + 1;
     if (idle == 0) since.tv_sec = 0;
-    if (idle > 0 && ended < all && waits != NULL) pause_after(idle, waits, &since);
+    if (idle > 0 && waits != NULL) pause_after(idle, waits, &since);
   }
   races_end();
-  give_back(r);
+  give_back(r, list);
 }
 
 /* ---- what a thread calls --------------------------------------------------------------------- */
@@ -406,34 +390,35 @@ void kernel_before_load(const void *at, struct cpu_place place)
   cpu_yield(again, place);
 }
 
-static void wait_until(const uint64_t *count, uint64_t awaits, struct cpu_place place)
+static unsigned meet(struct meeting *m, unsigned adds, unsigned threads, struct cpu_place place)
 {
   struct thread *t = worker.self;
+  const unsigned warp = t->number / WARP;
+  const uint64_t awaits = m->done + 1;
   t->polled = NULL;
   t->place = place;
-  while (*count < awaits) {
-    t->block->waits[t->number / WARP] |= 1u << t->number % WARP;
+  m->sum += adds;
+  m->arrived++;
+  end_if_complete(t->block, m, warp, threads);
+  while (m->done < awaits) {
+    t->block->waits[warp] |= 1u << t->number % WARP;
     leave(false);
   }
+  return m->result[(awaits - 1) & 1];
 }
 
 unsigned cpu_barrier(bool value, unsigned threads, struct cpu_place place)
 {
   races_settle();
   struct block *b = worker.self->block;
-  struct barrier *m = threads == 0 ? &b->all : &b->some;
-  const uint64_t awaits = m->done + 1;
-  m->count += value;
-  m->arrived++;
-  end_if_complete(b, m, threads == 0 ? b->threads - b->ended : threads);
-  wait_until(&m->done, awaits, place);
-  return m->result;
+  return threads == 0 ? meet(&b->all, value, b->threads - b->ended, place)
+                      : meet(&b->some, value, threads, place);
 }
 
 /* The group of a warp with that mask; or else one that nobody uses. */
-static struct group *group_of(struct group *groups, uint32_t mask)
+static struct meeting *group_of(struct meeting *groups, uint32_t mask)
 {
-  struct group *g = groups;
+  struct meeting *g = groups;
   while (g < groups + GROUPS && g->mask != mask && g->mask != 0) g++;
   if (g == groups + GROUPS)
     for (g = groups; g->arrived != 0;) g++;
@@ -449,14 +434,10 @@ uint32_t cpu_exchange(uint32_t mask, uint64_t value, const uint64_t **values,
   struct block *b = t->block;
   const unsigned warp = t->number / WARP, lane = t->number % WARP, left = b->threads - warp * WARP;
   if (left < WARP) mask &= (1u << left) - 1;
-  struct group *g = group_of(b->groups[warp], mask);
-  const uint64_t done = g->done;
-  g->values[done & 1][lane] = value;
-  g->arrived |= 1u << lane;
-  exchange_if_complete(b, warp, g);
-  wait_until(&g->done, done + 1, place);
-  *values = g->values[done & 1];
-  return g->present[done & 1];
+  struct meeting *g = group_of(b->groups[warp], mask);
+  *values = g->values[g->done & 1];
+  g->values[g->done & 1][lane] = value;
+  return meet(g, 1u << lane, 0, place);
 }
 
 void *cpu_shared(const void *key, size_t bytes)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by fiber.c, kernel.c, access.c and races.c, which run kernels. */
+/* Shared by fiber.c, kernel.c and races.c, which run kernels. */
 #ifndef COMMON_CPU_KERNEL_H
 #define COMMON_CPU_KERNEL_H
 
@@ -61,19 +61,20 @@ void kernel_before_load(const void *at, struct cpu_place place);
 /* ---- races.c -----------------------------------------------------------------------------------
  */
 
-#ifdef CPU_RACES
+/* Are the stores of this kernel late? */
+extern __thread __attribute__((tls_model("initial-exec"))) bool races_on;
+
 void races_begin(void);      /* a kernel begins */
 void races_turn(void);       /* all its blocks have had a turn */
 bool races_skip_block(void); /* a block has to wait for its next turn */
-void races_settle(void);     /* another thread may run now */
 void races_end(void);        /* the kernel has ended */
-#else
-#define races_begin()
-#define races_turn()
-#define races_skip_block() false
-#define races_settle()
-#define races_end()
-#endif
+
+/* Another thread may run now. */
+void races_settle_store(void);
+static inline void races_settle(void)
+{
+  if (races_on) races_settle_store();
+}
 
 #pragma GCC visibility pop
 #endif

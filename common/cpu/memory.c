@@ -24,15 +24,24 @@ static size_t round_up(size_t bytes)
   return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
-/* Maps the file with an inaccessible page after it, so that an access past the end does not reach
- * the next buffer. */
-static char *map(int fd, size_t mapped)
+char *cpu_reserve(char *at, size_t bytes)
 {
-  char *base = mmap(NULL, mapped + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED ||
-      mmap(base, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
-    cpu_out_of_memory("what ranks share");
+  char *base =
+      mmap(at, bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at != NULL ? MAP_FIXED : 0), -1, 0);
+  if (base == MAP_FAILED) cpu_out_of_memory("addresses");
   return base;
+}
+
+/* Maps the file; if not at a reserved address, with an inaccessible page after it, so that an
+ * access past the end does not reach the next buffer. */
+static void map(struct region *region, int fd, char *at)
+{
+  region->mapped = round_up(region->bytes);
+  region->base = at != NULL ? at : cpu_reserve(NULL, region->mapped + PAGE);
+  if (mmap(region->base, region->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+           (off_t)region->file.offset) == MAP_FAILED)
+    cpu_out_of_memory("what ranks share");
 }
 
 static struct region *enter(const struct region *filled)
@@ -47,56 +56,52 @@ static struct region *enter(const struct region *filled)
 
 struct region *cpu_region_create(enum region_kind kind, int device, size_t bytes)
 {
-  struct region new = {.kind = kind, .bytes = bytes, .mapped = round_up(bytes), .owned = true};
+  struct region new = {.kind = kind, .bytes = bytes, .owned = true};
   struct stat status;
   const int fd = memfd_create("cpu_standin", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, (off_t) new.mapped) != 0 || fstat(fd, &status) != 0)
+  if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 || fstat(fd, &status) != 0)
     cpu_out_of_memory("device memory");
-  new.base = map(fd, new.mapped);
   new.file = (struct place){.inode = status.st_ino, .pid = getpid(), .fd = fd, .device = device};
-  new.unclaimed = kind == REGION_CONTROL;
+  map(&new, fd, NULL);
   pthread_mutex_lock(&lock);
   struct region *region = enter(&new);
   pthread_mutex_unlock(&lock);
   return region;
 }
 
-int cpu_place_open(const struct place *place)
+/* Called with the lock. */
+static struct region *open_region(const struct place *place, char *at, size_t bytes)
 {
+  struct region new = {.kind = at != NULL ? REGION_WINDOW : REGION_HIDDEN, .file = *place};
   char path[64];
   struct stat status;
   snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)place->pid, place->fd);
-  const int fd = place->inode != 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
-  /* The descriptor may be another file by now. */
-  if (fd < 0 || (fstat(fd, &status) == 0 && status.st_ino == place->inode)) return fd;
-  close(fd);
-  return -1;
-}
-
-/* Called with the lock. */
-static struct region *open_region(enum region_kind kind, const struct place *place)
-{
-  for (struct region *region = regions; region != NULL; region = region->next)
-    if (region->file.inode == place->inode) {
-      region->references++;
-      return region;
-    }
-  const int fd = cpu_place_open(place);
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return NULL;
-  struct region new = {.kind = kind, .file = *place};
-  struct stat status;
-  if (fstat(fd, &status) == 0 && status.st_size > 0) {
-    new.bytes = new.mapped = (size_t)status.st_size;
-    new.base = map(fd, new.mapped);
-  }
+  /* The descriptor may be another file by now. */
+  const bool same = fstat(fd, &status) == 0 && status.st_ino == place->inode;
+  new.bytes = at != NULL ? bytes : (size_t)status.st_size;
+  if (at == NULL) new.file.offset = 0;
+  if (same) map(&new, fd, at);
   close(fd);
-  return new.base != NULL ? enter(&new) : NULL;
+  return same ? enter(&new) : NULL;
 }
 
-struct region *cpu_region_open(enum region_kind kind, const struct place *place)
+static bool is_at(const struct region *region, const struct place *place, const char *at)
+{
+  if (at != NULL) return region->base == at;
+  return region->file.inode == place->inode && region->kind != REGION_WINDOW;
+}
+
+struct region *cpu_region_open(const struct place *place, char *at, size_t bytes)
 {
   pthread_mutex_lock(&lock);
-  struct region *region = open_region(kind, place);
+  struct region *region = regions;
+  while (region != NULL && !is_at(region, place, at)) region = region->next;
+  if (region != NULL)
+    region->references++;
+  else
+    region = open_region(place, at, bytes);
   pthread_mutex_unlock(&lock);
   return region;
 }
@@ -108,7 +113,10 @@ void cpu_region_release(struct region *region)
     struct region **link = &regions;
     while (*link != region) link = &(*link)->next;
     *link = region->next;
-    munmap(region->base, region->mapped + PAGE);
+    if (region->kind == REGION_WINDOW)
+      cpu_reserve(region->base, region->mapped);
+    else
+      munmap(region->base, region->mapped + PAGE);
     if (region->windows != NULL) munmap(region->windows, region->windows_bytes);
     if (region->owned) close(region->file.fd);
     free(region);
@@ -116,43 +124,42 @@ void cpu_region_release(struct region *region)
   pthread_mutex_unlock(&lock);
 }
 
-void cpu_region_claim(struct region *region)
-{
-  pthread_mutex_lock(&lock);
-  if (region->unclaimed) region->references--;
-  region->unclaimed = false;
-  pthread_mutex_unlock(&lock);
-}
-
-void cpu_region_hold(struct region *region, enum hold reason, int change)
-{
-  pthread_mutex_lock(&lock);
-  region->held[reason] += change;
-  pthread_mutex_unlock(&lock);
-}
-
-/* The region of device or host memory that `pointer` points into. Called with the lock. */
+/* The region that the program's `pointer` points into. Called with the lock. */
 static struct region *find(const void *pointer)
 {
   for (struct region *region = regions; region != NULL; region = region->next)
     if ((const char *)pointer >= region->base &&
-        (const char *)pointer < region->base + region->bytes && region->kind <= REGION_PEER)
+        (const char *)pointer < region->base + region->bytes && region->kind != REGION_HIDDEN)
       return region;
   return NULL;
 }
 
-size_t cpu_memory_find(const void *pointer, struct place *place, struct region **found)
+bool cpu_memory_is_window(const void *pointer)
 {
   pthread_mutex_lock(&lock);
-  struct region *region = find(pointer);
-  size_t offset = region != NULL ? (size_t)((const char *)pointer - region->base) : 0;
-  size_t extent = region != NULL ? region->bytes - offset : 0;
-  if (place != NULL && region != NULL) *place = region->file;
-  if (place != NULL) place->offset = offset;
-  if (found != NULL) *found = region;
-  if (found != NULL && region != NULL) region->references++;
+  const struct region *region = find(pointer);
+  const bool is = region != NULL && region->kind == REGION_WINDOW;
   pthread_mutex_unlock(&lock);
-  return region != NULL ? extent : cpu_window_extent(pointer);
+  return is;
+}
+
+size_t cpu_memory_find(const void *pointer, struct place *place, struct region **found)
+{
+  size_t extent = 0;
+  pthread_mutex_lock(&lock);
+  struct region *region = find(pointer);
+  if (region != NULL) {
+    const size_t offset = (size_t)((const char *)pointer - region->base);
+    extent = region->bytes - offset;
+    if (found != NULL) region->references++;
+    if (place != NULL) {
+      *place = region->file;
+      place->offset += offset;
+    }
+  }
+  if (found != NULL) *found = region;
+  pthread_mutex_unlock(&lock);
+  return extent;
 }
 
 /* ---- allocation ---------------------------------------------------------------------------- */
@@ -160,9 +167,8 @@ size_t cpu_memory_find(const void *pointer, struct place *place, struct region *
 cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **pointer, size_t bytes)
 {
   struct device *device = cpu_device(-1);
-  if (device == NULL) return cudaErrorNoDevice;
-  if (pointer == NULL) return cudaErrorInvalidValue;
   *pointer = NULL;
+  if (cpu_settings()->devices == 0) return cudaErrorNoDevice;
   if (bytes == 0) return cudaSuccess;
   if (bytes > SIZE_MAX / 4) return cudaErrorMemoryAllocation;
   size_t cost = kind == REGION_DEVICE ? round_up(bytes) : 0;
@@ -183,22 +189,21 @@ cudaError_t cpu_memory_allocate(enum region_kind kind, bool shareable, void **po
 cudaError_t cpu_memory_free(enum region_kind kind, void *pointer)
 {
   if (pointer == NULL) return cudaSuccess;
+  /* CUDA and NCCL would go on until a rank accesses memory that no longer exists. */
+  const enum hold hold = cpu_registration_of(pointer);
+  if (hold != HOLDS)
+    return cpu_error_because(cudaErrorNotPermitted, "the memory is still %s; free it after %s",
+                             hold == HELD_WINDOW ? "a window" : "registered",
+                             hold == HELD_WINDOW ? "ncclCommWindowDeregister"
+                                                 : "ncclCommDeregister");
   pthread_mutex_lock(&lock);
   struct region *region = find(pointer);
   if (region == NULL || region->base != pointer || region->kind != kind) {
     pthread_mutex_unlock(&lock);
     return cudaErrorInvalidValue;
   }
-  /* CUDA and NCCL would go on until a rank accesses memory that no longer exists. */
-  bool window = region->held[HELD_WINDOW] > 0;
-  if (window || region->held[HELD_REGISTERED] > 0) {
-    pthread_mutex_unlock(&lock);
-    return cpu_error_because(cudaErrorNotPermitted, "the memory is still %s; free it after %s",
-                             window ? "a window" : "registered",
-                             window ? "ncclCommWindowDeregister" : "ncclCommDeregister");
-  }
   /* A window of this process may still use the region; the program can no longer. */
-  region->kind = REGION_CONTROL;
+  region->kind = REGION_HIDDEN;
   pthread_mutex_unlock(&lock);
   struct device *device = cpu_device(region->file.device);
   cpu_device_wait(device); /* like CUDA: work that uses the memory ends first */
@@ -238,7 +243,6 @@ cudaError_t cudaFreeHost(void *pointer)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
   struct device *device = cpu_device(-1);
-  if (device == NULL) return cpu_error(cudaErrorNoDevice);
   pthread_mutex_lock(&device->lock);
   *total = cpu_settings()->memory;
   *free_bytes = *total - device->used;
@@ -282,11 +286,8 @@ static cudaError_t copy(void *to, const void *from, int set, size_t bytes, enum 
                         cudaStream_t handle, bool wait)
 {
   struct CUstream_st *stream = cpu_stream(handle, -1);
-  bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
-  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
-    return cpu_error(cudaErrorInvalidValue);
+  const bool to_device = (kind & cudaMemcpyHostToDevice) != 0; /* DeviceToDevice has both bits */
+  const bool from_device = (kind & cudaMemcpyDeviceToHost) != 0;
   if (bytes == 0) return cudaSuccess;
   if (!usable(to, bytes, to_device) || (set < 0 && !usable(from, bytes, from_device)))
     return cpu_error(cudaErrorInvalidValue);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A finder of races, for `make CPU=1 RACES=1`: with CPU_STANDIN_RACES=SEED stores into windows
- * reach memory late and in any order, unless a fence or a release comes between; blocks, warps and
- * ranks run in random order, one rank at a time.
+/* Loads and stores of kernels that other ranks see, with the order that CUDA promises.
  *
- * Kernels are compiled with -fsanitize=thread, which calls __tsan_write8(at) before a store of 8
- * bytes, and so on; but these functions are here. Before the next one runs, what was stored is
- * taken out of memory again and kept. */
-
-#include <stdlib.h>
+ * With CPU_STANDIN_RACES=SEED with no more order than that, to find races: stores into windows
+ * reach memory late and in any order, unless a fence or a release comes between; blocks, warps and
+ * ranks run in random order, one rank at a time. This takes `make CPU=1 RACES=1`, which compiles
+ * kernels with -fsanitize=thread: that calls __tsan_write8(at) before a store of 8 bytes, and so
+ * on, but these functions are here. Before the next one runs, what was stored is taken out of
+ * memory again and kept. */
 #include <string.h>
 #include <time.h>
 
@@ -24,22 +23,22 @@ struct late {
   uint64_t barriers; /* of the block, before the store */
 };
 
+__thread bool races_on;
 static __thread struct {
   struct late stores[LATE], current;
   unsigned n, rate;
-  bool on, has_current;
+  bool has_current;
   uint64_t random;
 } late;
 
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  uint64_t seed, turns;
-  bool active[MAX_RANKS], taken[MAX_RANKS];
-  unsigned weight[MAX_RANKS];
-  int turn; /* which device runs; -1: none */
+  uint64_t seed;
+  unsigned weight[MAX_RANKS]; /* of kernels that run: how often they have a turn */
+  int turn;                   /* which one has it; -1: none */
 } races = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .turn = -1};
-static __thread int my_place = -1;
+static __thread int my_place;
 
 static unsigned below(uint64_t *state, unsigned n)
 {
@@ -48,24 +47,17 @@ static unsigned below(uint64_t *state, unsigned n)
 }
 #define RANDOM(n) below(&late.random, n)
 
-/* ---- turns of the ranks ---------------------------------------------------------------------- */
+/* ---- turns of the ranks: all of this with the lock ------------------------------------------- */
 
-static void next_turn(void) /* with the lock */
+static void next_turn(void)
 {
   unsigned all = 0;
-  if (races.turns++ % 256 == 0)
-    for (int i = 0; i < MAX_RANKS; i++)
-      races.weight[i] = (1 + below(&races.seed, 8)) * (1 + below(&races.seed, 8));
-  for (int i = 0; i < MAX_RANKS; i++) all += races.active[i] ? races.weight[i] : 0;
+  for (int i = 0; i < MAX_RANKS; i++) all += races.weight[i];
   races.turn = -1;
-  unsigned pick = all > 0 ? below(&races.seed, all) : 0;
-  for (int i = 0; i < MAX_RANKS && all > 0; i++) {
-    if (!races.active[i]) continue;
-    if (pick < races.weight[i]) {
-      races.turn = i;
-      break;
-    }
-    pick -= races.weight[i];
+  if (all > 0) {
+    unsigned pick = below(&races.seed, all);
+    for (races.turn = 0; pick >= races.weight[races.turn]; races.turn++)
+      pick -= races.weight[races.turn];
   }
   pthread_cond_broadcast(&races.changed);
 }
@@ -75,21 +67,31 @@ static void await_turn(void)
   while (races.turn != my_place) pthread_cond_wait(&races.changed, &races.lock);
 }
 
-void races_begin(void)
+static void enter(void)
 {
-  const char *seed = getenv("CPU_STANDIN_RACES");
-  late.on = seed != NULL;
-  if (!late.on) return;
-  pthread_mutex_lock(&races.lock);
-  if (races.seed == 0)
-    races.seed = (uint64_t)atoll(seed) * 0x9E3779B97F4A7C15u + 88172645463325252u;
-  if (late.random == 0) late.random = races.seed += 0x9E3779B97F4A7C15u;
-  for (int i = 0; i < MAX_RANKS && my_place < 0; i++)
-    if (!races.taken[i]) my_place = i;
-  races.taken[my_place] = true;
-  races.active[my_place] = true;
+  for (my_place = 0; races.weight[my_place] > 0;) my_place++;
+  races.weight[my_place] = (1 + below(&races.seed, 8)) * (1 + below(&races.seed, 8));
   if (races.turn == -1) next_turn();
   await_turn();
+}
+
+static void leave(void)
+{
+  races.weight[my_place] = 0;
+  next_turn();
+}
+
+/* ---- what kernel.c calls --------------------------------------------------------------------- */
+
+void races_begin(void)
+{
+  const long long seed = cpu_settings()->races;
+  races_on = seed >= 0;
+  if (!races_on) return;
+  pthread_mutex_lock(&races.lock);
+  if (races.seed == 0) races.seed = (uint64_t)seed * 0x9E3779B97F4A7C15u + 88172645463325252u;
+  if (late.random == 0) late.random = races.seed += 0x9E3779B97F4A7C15u;
+  enter();
   pthread_mutex_unlock(&races.lock);
 }
 
@@ -101,7 +103,7 @@ static void deliver(unsigned i)
 
 void races_turn(void)
 {
-  if (!late.on) return;
+  if (!races_on) return;
   if (RANDOM(64) == 0) late.rate = RANDOM(20);
   for (unsigned k = RANDOM(late.rate * 4 + 1); k > 0 && late.n > 0; k--) deliver(RANDOM(late.n));
   pthread_mutex_lock(&races.lock);
@@ -112,34 +114,27 @@ void races_turn(void)
 
 bool races_skip_block(void)
 {
-  return late.on && RANDOM(4) == 0;
+  return races_on && RANDOM(4) == 0;
 }
 
 void races_end(void)
 {
-  if (!late.on) return;
+  if (!races_on) return;
+  pthread_mutex_lock(&races.lock);
   if (late.n > 0 && RANDOM(4) == 0) { /* others go on, even with their next kernels */
-    pthread_mutex_lock(&races.lock);
-    races.active[my_place] = false;
-    next_turn();
+    leave();
     pthread_mutex_unlock(&races.lock);
     nanosleep(&(struct timespec){0, 1000 * (long)RANDOM(500)}, NULL);
     pthread_mutex_lock(&races.lock);
-    races.active[my_place] = true;
-    if (races.turn == -1) next_turn();
-    await_turn();
-    pthread_mutex_unlock(&races.lock);
+    enter();
   }
   while (late.n > 0) deliver(RANDOM(late.n));
-  pthread_mutex_lock(&races.lock);
-  races.active[my_place] = races.taken[my_place] = false;
-  my_place = -1;
-  next_turn();
+  leave();
   pthread_mutex_unlock(&races.lock);
-  late.on = false;
+  races_on = false;
 }
 
-/* ---- stores ---------------------------------------------------------------------------------- */
+/* ---- stores that are late -------------------------------------------------------------------- */
 
 static bool overlap(const struct late *l, const char *at, size_t size)
 {
@@ -153,10 +148,12 @@ static bool seen(const struct late *l)
   return l->block == t->block && (l->thread == t->number || l->barriers < block_barriers(t->block));
 }
 
+/* What is stored there, or anywhere if `at` is NULL, arrives: all of it or what this thread sees.
+ */
 static void apply(const char *at, size_t size, bool all)
 {
   for (unsigned i = 0; i < late.n;)
-    if (overlap(&late.stores[i], at, size) && (all || seen(&late.stores[i])))
+    if ((at == NULL || overlap(&late.stores[i], at, size)) && (all || seen(&late.stores[i])))
       deliver(i);
     else
       i++;
@@ -171,7 +168,7 @@ static void keep(char *to, const void *bytes, unsigned size)
   memcpy(l->bytes, bytes, size);
 }
 
-void races_settle(void)
+void races_settle_store(void)
 {
   if (!late.has_current) return;
   late.has_current = false;
@@ -182,68 +179,59 @@ void races_settle(void)
   keep(late.current.to, now, late.current.size);
 }
 
-static void before_write(void *at, unsigned size)
-{
-  if (!late.on || kernel_thread() == NULL) return;
-  races_settle();
-  if (!(cpu_window_extent(at) > 0)) return;
-  apply(at, size, true); /* stores to one place stay in order */
-  if (size > 16 || RANDOM(4) == 0) return;
-  late.current.to = at;
-  late.current.size = size;
-  memcpy(late.current.bytes, at, size);
-  late.has_current = true;
-}
-
 static void before_read(const void *at, unsigned size)
 {
-  if (!late.on || kernel_thread() == NULL) return;
+  if (!races_on || kernel_thread() == NULL) return;
   /* to copy 16 bytes, the hook of the load comes after that of the store */
   if (late.has_current && memcmp(late.current.to, late.current.bytes, late.current.size) != 0)
     races_settle();
-  if (late.n > 0 && (cpu_window_extent(at) > 0)) apply(at, size, false);
+  if (late.n > 0 && cpu_memory_is_window(at)) apply(at, size, false);
 }
 
-void cpu_before_atomic(const void *at)
+/* ---- loads and stores ------------------------------------------------------------------------ */
+
+#ifdef __SANITIZE_THREAD__ /* sees no order where CUDA's kernels end and begin, or relaxed stores \
+                            */
+enum { STORE = __ATOMIC_RELEASE };
+#else
+enum { STORE = __ATOMIC_RELAXED };
+#endif
+
+/* What this thread sees, all others see. */
+static void release(void)
 {
-  if (!late.on) return;
   races_settle();
-  apply(at, 16, true);
+  if (races_on) apply(NULL, 0, false);
 }
 
 void cpu_fence(void)
 {
+  release();
+  __sync_synchronize();
+}
+
+void cpu_before_atomic(const void *at)
+{
+  if (!races_on) return;
   races_settle();
-  for (unsigned i = 0; late.on && i < late.n;)
-    if (seen(&late.stores[i]))
-      deliver(i);
-    else
-      i++;
+  apply(at, 16, true);
 }
 
-static void store(void *at, const void *bytes, unsigned size)
+static bool is_late(void *at, const void *bytes, unsigned size)
 {
-  if (late.on) {
-    races_settle();
-    apply(at, size, true);
-    if (RANDOM(4) != 0) {
-      keep(at, bytes, size);
-      return;
-    }
-  }
-  memcpy(at, bytes, size);
+  if (!races_on) return false;
+  races_settle();
+  apply(at, size, true); /* stores to one place stay in order */
+  if (RANDOM(4) == 0) return false;
+  keep(at, bytes, size);
+  return true;
 }
 
-void cpu_store_u64(void *at, uint64_t value, bool release)
+void cpu_store_u64(void *at, uint64_t value, bool releases)
 {
-  if (release) cpu_fence();
-  store(at, &value, 8);
-}
-
-void cpu_store_b128(void *at, uint64_t low, uint64_t high)
-{
-  const uint64_t both[] = {low, high};
-  store(at, both, 16);
+  if (releases) release();
+  if (!is_late(at, &value, 8))
+    __atomic_store_n((uint64_t *)at, value, releases ? __ATOMIC_RELEASE : STORE);
 }
 
 uint64_t cpu_load_u64(const void *at, struct cpu_place place)
@@ -251,7 +239,15 @@ uint64_t cpu_load_u64(const void *at, struct cpu_place place)
   races_settle();
   kernel_before_load(at, place);
   before_read(at, 8);
-  return *(const volatile uint64_t *)at;
+  return __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
+}
+
+/* Whoever sees the second half sees the first: as much as a line needs. */
+void cpu_store_b128(void *at, uint64_t low, uint64_t high)
+{
+  if (is_late(at, (const uint64_t[]){low, high}, 16)) return;
+  __atomic_store_n((uint64_t *)at, low, STORE);
+  __atomic_store_n((uint64_t *)at + 1, high, __ATOMIC_RELEASE);
 }
 
 void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_place place)
@@ -259,11 +255,25 @@ void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_pla
   races_settle();
   kernel_before_load(at, place);
   before_read(at, 16);
-  *high = ((const volatile uint64_t *)at)[1];
-  *low = *(const volatile uint64_t *)at;
+  *high = __atomic_load_n((const uint64_t *)at + 1, __ATOMIC_ACQUIRE);
+  *low = __atomic_load_n((const uint64_t *)at, __ATOMIC_RELAXED);
 }
 
 /* ---- what instrumented code calls ------------------------------------------------------------ */
+
+#ifdef CPU_RACES
+static void before_write(void *at, unsigned size)
+{
+  if (!races_on || kernel_thread() == NULL) return;
+  races_settle();
+  if (!cpu_memory_is_window(at)) return;
+  apply(at, size, true);
+  if (size > 16 || RANDOM(4) == 0) return;
+  late.current.to = at;
+  late.current.size = size;
+  memcpy(late.current.bytes, at, size);
+  late.has_current = true;
+}
 
 #define HOOKS(N)                           \
   void __tsan_read##N(void *at)            \
@@ -305,3 +315,4 @@ void __tsan_vptr_update(void **at, void *v)
 {
   (void)at, (void)v;
 }
+#endif

@@ -20,7 +20,6 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
                                .region = region,
                                .start = start,
                                .bytes = bytes};
-  cpu_region_hold(region, kind, 1);
   pthread_mutex_lock(&lock);
   new->next = registrations;
   registrations = new;
@@ -32,7 +31,6 @@ struct registration *cpu_registration_add(ncclComm_t comm, enum hold kind, struc
 static void end(struct registration *registration)
 {
   registration->comm = NULL;
-  cpu_region_hold(registration->region, registration->kind, -1);
   cpu_region_release(registration->region);
   registration->region = NULL;
 }
@@ -87,6 +85,17 @@ bool cpu_registration_find(ncclComm_t comm, const void *pointer, size_t bytes,
   return any;
 }
 
+enum hold cpu_registration_of(const void *memory)
+{
+  enum hold hold = HOLDS;
+  pthread_mutex_lock(&lock);
+  for (struct registration *each = registrations; each != NULL; each = each->next)
+    if (each->comm != NULL && each->region->base == memory && hold != HELD_WINDOW)
+      hold = each->kind;
+  pthread_mutex_unlock(&lock);
+  return hold;
+}
+
 void cpu_registration_use(ncclComm_t comm, const void *pointer, size_t bytes, int change)
 {
   const char *start = pointer;
@@ -116,20 +125,17 @@ void cpu_registration_note(ncclComm_t comm, char *const *buffers, const size_t *
       fprintf(stderr, "note: %s is registered for %zu of %zu bytes: NCCL will not use it\n",
               names[b], found[b].bytes - (size_t)(buffers[b] - found[b].start), bytes[b]);
   }
-  const enum which one = whole[SENDBUFF] ? SENDBUFF : RECVBUFF;
-  const enum which other = whole[SENDBUFF] ? RECVBUFF : SENDBUFF;
-  if (bytes[one] > 0 && bytes[other] > 0 && whole[one] && !whole[other] &&
-      found[one].kind == HELD_REGISTERED && first_note(comm))
-    fprintf(stderr, "note: %s is registered and %s is not: NCCL will not use it\n", names[one],
-            names[other]);
+  for (enum which b = SENDBUFF; b < BUFFERS; b++)
+    if (bytes[b] > 0 && bytes[!b] > 0 && whole[b] && !whole[!b] &&
+        found[b].kind == HELD_REGISTERED && first_note(comm))
+      fprintf(stderr, "note: %s is registered and %s is not: NCCL will not use it\n", names[b],
+              names[!b]);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
 {
   ncclResult_t result = cpu_comm_check(comm);
   if (result != ncclSuccess) return result;
-  if (handle == NULL || buffer == NULL || bytes == 0)
-    return cpu_nccl_error(ncclInvalidArgument, "ncclCommRegister: nothing to register");
   *handle = NULL;
   struct region *region = NULL;
   size_t extent = cpu_memory_find(buffer, NULL, &region);
@@ -148,6 +154,5 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
-  if (comm == NULL) return cpu_nccl_error(ncclInvalidArgument, "ncclCommDeregister: comm is NULL");
   return handle == NULL ? ncclSuccess : cpu_registration_remove(__func__, comm, handle);
 }

@@ -3,7 +3,6 @@
  * later, by that thread, so a program that forgets to synchronize fails here as well. */
 #include "internal.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +55,6 @@ static void *work(void *argument)
     cpu_operation_free(operation);
     pthread_mutex_lock(&device->lock);
     stream->done++;
-    device->pending--;
     pthread_cond_broadcast(&device->progress);
   }
   pthread_mutex_unlock(&device->lock);
@@ -72,13 +70,8 @@ static struct CUstream_st *create(struct device *device, bool blocking)
   stream->next = device->streams;
   device->streams = stream;
   pthread_cond_init(&stream->work, NULL);
-  /* Signals go to the program's threads only. */
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
   if (pthread_create(&stream->thread, NULL, work, stream) != 0)
     cpu_out_of_memory("the thread of a stream");
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
   return stream;
 }
 
@@ -86,7 +79,6 @@ struct CUstream_st *cpu_stream(cudaStream_t handle, int number)
 {
   if (handle != NULL && handle != cudaStreamLegacy) return handle;
   struct device *device = cpu_device(number);
-  if (device == NULL) return NULL;
   pthread_mutex_lock(&device->lock);
   if (device->default_stream == NULL) device->default_stream = create(device, true);
   struct CUstream_st *stream = device->default_stream;
@@ -103,7 +95,6 @@ static void append(struct CUstream_st *stream, struct operation *operation)
     stream->last->next = operation;
   stream->last = operation;
   stream->queued++;
-  stream->device->pending++;
   pthread_cond_signal(&stream->work);
 }
 
@@ -154,19 +145,25 @@ uint64_t cpu_stream_queued(struct CUstream_st *stream)
   return number;
 }
 
+/* Called with the lock. */
+static void reach(struct CUstream_st *stream, uint64_t number)
+{
+  while (stream->done < number) pthread_cond_wait(&stream->device->progress, &stream->device->lock);
+}
+
 void cpu_stream_reach(struct CUstream_st *stream, uint64_t number)
 {
   pthread_mutex_lock(&stream->device->lock);
-  while (stream->done < number) pthread_cond_wait(&stream->device->progress, &stream->device->lock);
+  reach(stream, number);
   pthread_mutex_unlock(&stream->device->lock);
 }
 
-bool cpu_stream_idle(struct CUstream_st *stream)
+bool cpu_stream_reached(struct CUstream_st *stream, uint64_t number)
 {
   pthread_mutex_lock(&stream->device->lock);
-  const bool idle = stream->done == stream->queued;
+  const bool reached = stream->done >= number;
   pthread_mutex_unlock(&stream->device->lock);
-  return idle;
+  return reached;
 }
 
 void cpu_stream_after(struct CUstream_st *stream, struct CUstream_st *before, uint64_t number)
@@ -179,9 +176,7 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream)
   if (cpu_capture_of(stream) != 0) return cudaErrorStreamCaptureUnsupported;
   pthread_mutex_lock(&stream->device->lock);
   if (stream == stream->device->default_stream) keep_order(stream);
-  pthread_mutex_unlock(&stream->device->lock);
-  cpu_stream_reach(stream, cpu_stream_queued(stream));
-  pthread_mutex_lock(&stream->device->lock);
+  reach(stream, stream->queued);
   cudaError_t error = stream->failure[0] == '\0'
                           ? cudaSuccess
                           : cpu_error_because(cudaErrorLaunchFailure, "%s", stream->failure);
@@ -192,8 +187,6 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream)
 static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
 {
   struct device *device = cpu_device(-1);
-  if (device == NULL) return cpu_error(cudaErrorNoDevice);
-  if (stream == NULL) return cpu_error(cudaErrorInvalidValue);
   pthread_mutex_lock(&device->lock);
   *stream = create(device, (flags & cudaStreamNonBlocking) == 0);
   pthread_mutex_unlock(&device->lock);
@@ -224,8 +217,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-  if (stream == NULL || stream == cudaStreamLegacy)
-    return cpu_error(cudaErrorInvalidResourceHandle);
+  if (stream == NULL) return cpu_error(cudaErrorInvalidResourceHandle);
   if (cpu_capture_of(stream) != 0) return cpu_error(cudaErrorStreamCaptureUnsupported);
   pthread_mutex_lock(&stream->device->lock);
   stream->stop = true;
@@ -237,16 +229,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle)
 {
-  struct CUstream_st *stream = cpu_stream(handle, -1);
-  return cpu_error(stream != NULL ? cpu_stream_wait(stream) : cudaErrorNoDevice);
+  return cpu_error(cpu_stream_wait(cpu_stream(handle, -1)));
 }
 
 /* Like CUDA, reports a failure of the stream as well. */
 cudaError_t cudaStreamQuery(cudaStream_t handle)
 {
   struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
-  return cpu_stream_idle(stream) ? cpu_error(cpu_stream_wait(stream)) : cudaErrorNotReady;
+  return cpu_stream_reached(stream, cpu_stream_queued(stream)) ? cpu_error(cpu_stream_wait(stream))
+                                                               : cudaErrorNotReady;
 }
 
 /* ---- kernels and host functions ------------------------------------------------------------ */
@@ -254,10 +245,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
 cudaError_t cpu_launch(cudaStream_t handle, void (*fn)(const void *args), const void *args,
                        size_t bytes)
 {
-  struct CUstream_st *stream = cpu_stream(handle, -1);
-  if (stream == NULL) return cpu_error(cudaErrorNoDevice);
-  if (fn == NULL || (args == NULL && bytes > 0)) return cpu_error(cudaErrorInvalidValue);
-  cpu_stream_queue(stream, cpu_operation(fn, NULL, args, bytes));
+  cpu_stream_queue(cpu_stream(handle, -1), cpu_operation(fn, NULL, args, bytes));
   return cudaSuccess;
 }
 
@@ -275,6 +263,5 @@ static void call_host(const void *args)
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user_data)
 {
   struct host_call call = {fn, user_data};
-  if (fn == NULL) return cpu_error(cudaErrorInvalidValue);
   return cpu_launch(stream, call_host, &call, sizeof(call));
 }

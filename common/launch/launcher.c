@@ -173,8 +173,7 @@ typedef char rank_text[LAUNCHER_TEXT];
 /* One text of every rank; to be freed. */
 static rank_text *gather_texts(const struct rank *me, const char *text)
 {
-  rank_text mine = "", *all = malloc((size_t)me->nranks * sizeof mine);
-  if (!all) launcher_fail(__FILE__, __LINE__, "malloc", strerror(errno), NULL);
+  rank_text mine = "", *all = launcher_allocate((size_t)me->nranks * sizeof mine);
   snprintf(mine, sizeof mine, "%s", text);
   launcher_allgather(me, mine, all, sizeof mine);
   return all;
@@ -266,6 +265,13 @@ void launcher_error(const char *format, ...)
 void launcher_step(const char *step)
 {
   watchdog_progress(current_rank, step);
+}
+
+void *launcher_allocate(size_t bytes)
+{
+  void *memory = calloc(1, bytes);
+  if (!memory) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  return memory;
 }
 
 void launcher_fail(const char *file, int line, const char *call, const char *reason,

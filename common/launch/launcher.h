@@ -125,6 +125,9 @@ void launcher_error(const char *format, ...) __attribute__((format(printf, 1, 2)
  * step for --timeout seconds, all ranks' steps are printed and the job ends with EXIT_TIMEOUT. */
 void launcher_step(const char *step);
 
+/* Zeroed memory, to be freed; without memory the job ends. */
+void *launcher_allocate(size_t bytes);
+
 /* Called by the check macros: prints the line and ends the job with EXIT_FAILED_CALL. `detail` may
  * be NULL. */
 void launcher_fail(const char *file, int line, const char *call, const char *reason,

@@ -120,8 +120,8 @@ int backend_run(const struct rank *process, int (*rank_main)(const struct rank *
   struct rank me = *process;
   char error[LAUNCHER_TEXT] = "";
   watchdog_progress(me.rank, "placement");
-  struct placement mine = place(&me, error), *all = calloc((size_t)me.nranks, sizeof *all);
-  if (!all) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  struct placement mine = place(&me, error);
+  struct placement *all = launcher_allocate((size_t)me.nranks * sizeof *all);
   launcher_allgather(&me, &mine, all, sizeof mine);
   check_placement(&me, all, error);
   free(all);
@@ -137,13 +137,13 @@ int backend_run(const struct rank *process, int (*rank_main)(const struct rank *
 
 int backend_finish(int code)
 {
-  atomic_store(&finishing, true);
+  finishing = true;
   MPICHECK(MPI_Finalize());
   return code;
 }
 
 void backend_abort(int code)
 {
-  if (!atomic_load(&finishing)) MPI_Abort(MPI_COMM_WORLD, code);
+  if (!finishing) MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code); /* mpirun ends the others when one process leaves without MPI_Finalize */
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pthread launcher: every rank is a thread of this process, rank r drives GPU r. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,8 +106,7 @@ int backend_run(const struct rank *process, int (*rank_main)(const struct rank *
   const int gpus = launcher_visible_gpus(error, sizeof error);
   const int nranks = gpus ? choose_ranks(gpus, error) : 0;
   if (launcher_refuse(process, error) != EXIT_VERIFIED) return gpus ? EXIT_USAGE : EXIT_CANNOT_RUN;
-  threads = calloc((size_t)nranks, sizeof *threads);
-  if (!threads) launcher_fail(__FILE__, __LINE__, "calloc", strerror(errno), NULL);
+  threads = launcher_allocate((size_t)nranks * sizeof *threads);
   PTHREADCHECK(pthread_barrier_init(&barrier, NULL, (unsigned)nranks));
   watchdog_watch(0, nranks, "start");
   for (int rank = 0; rank < nranks; rank++) {

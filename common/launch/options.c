@@ -317,8 +317,7 @@ int options_check_files(struct options *opt, const struct option_spec *own, int 
 {
   struct option_spec table[MAX_OPTIONS];
   build_table(table, opt, own);
-  struct file *files = calloc((size_t)(MAX_OPTIONS * nranks), sizeof *files);
-  if (!files) return FAIL("out of memory");
+  struct file *files = launcher_allocate((size_t)(MAX_OPTIONS * nranks) * sizeof *files);
   const int n = list_files(table, nranks, files);
   int failed = 0;
   for (const struct file *file = files; file < files + n && !failed; file++) {

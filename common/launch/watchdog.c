@@ -28,7 +28,7 @@ static long limit;
 
 static long stuck(int i)
 {
-  return atomic_load(&turns) - atomic_load(&progress[i].since);
+  return turns - progress[i].since;
 }
 
 static void end_at_once(int unused)
@@ -48,7 +48,7 @@ static void end_job(void)
   alarm(seconds + 2);
   for (int i = 0; i < local_ranks; i++)
     fprintf(stderr, "[rank %d] no progress for %ld s in step: %s\n", first_rank + i, stuck(i),
-            atomic_load(&progress[i].step));
+            progress[i].step);
   sleep(seconds);
   launcher_abort(EXIT_TIMEOUT);
 }
@@ -64,7 +64,7 @@ static void *watch(void *unused)
     sleep(1);
     const long silent = turns - said;
     if (silent % 10 == 5 && first_rank == 0 && isatty(STDERR_FILENO)) /* a user is watching */
-      fprintf(stderr, "still in step: %s, %ld s\n", atomic_load(&progress[0].step), silent);
+      fprintf(stderr, "still in step: %s, %ld s\n", progress[0].step, silent);
     for (int i = 0; i < local_ranks; i++)
       if (stuck(i) >= limit) end_job();
   }
@@ -91,6 +91,6 @@ void watchdog_progress(int rank, const char *step)
 {
   const int i = rank - first_rank;
   if (rank < 0 || i < 0 || i >= local_ranks) return;
-  atomic_store(&progress[i].step, step);
-  atomic_store(&progress[i].since, turns + 1);
+  progress[i].step = step;
+  progress[i].since = turns + 1;
 }

@@ -2,7 +2,7 @@
 /* Plain C versions of the kernels in verify.cu, for the CPU stand-in. */
 #include <string.h>
 
-#include "cpu.h"
+#include <cpu_kernel.h>
 #include "verify_kernels.h"
 
 struct arguments {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "cpu.h"
+#include <cpu_kernel.h>
 #include "unit.h"
 #include "verify_kernels.h"
 

@@ -32,7 +32,6 @@ struct cpu_grid {
   struct cpu_index blocks, threads; /* gridDim, blockDim */
   size_t shared;                    /* bytes of dynamic shared memory */
   void (*run)(const void *args);    /* what one thread does */
-  const void *args;
 };
 
 /* Where in the source a thread waits, for messages. */
@@ -47,7 +46,7 @@ CPU_OWN struct cpu_index threadIdx, blockIdx, blockDim, gridDim;
 CPU_OWN void *cpu_dynamic_shared; /* dynamic shared memory of the block */
 
 /* Runs a kernel, on the thread of a stream. */
-void cpu_run_grid(const struct cpu_grid *grid);
+void cpu_run_grid(const struct cpu_grid *grid, const void *args);
 
 /* Memory of the block for one declaration with __shared__, which `key` identifies. */
 void *cpu_shared(const void *key, size_t bytes);
@@ -70,14 +69,19 @@ void cpu_store_u64(void *at, uint64_t value, bool release);
 uint64_t cpu_load_u64(const void *at, struct cpu_place place);
 void cpu_store_b128(void *at, uint64_t low, uint64_t high);
 void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_place place);
-#ifdef CPU_RACES
-void cpu_before_atomic(const void *at); /* see races.c */
-#endif
+void cpu_before_atomic(const void *at);
 
+/* Like kernel<<<..., stream>>>(args): queues fn with a copy of the `bytes` bytes at `args`. Under
+ * stream capture it becomes a node of the graph instead, with that copy as its arguments at every
+ * launch. fn runs on the thread of the stream and must not call CUDA or NCCL. */
 cudaError_t cpu_launch(cudaStream_t stream, void (*fn)(const void *args), const void *args,
                        size_t bytes);
 
 #ifdef __cplusplus
+}
+static inline unsigned cpu_thread_number() /* in its block */
+{
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
 /* The last parameters of what may wait: the place of the call. */
 #define CPU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()

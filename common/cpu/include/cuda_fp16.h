@@ -6,7 +6,6 @@ struct __half {
   uint16_t bits;
   operator float() const { return half_to_float(bits); }
 };
-typedef __half half;
 static inline __half __ushort_as_half(uint16_t v)
 {
   return {v};

@@ -28,14 +28,8 @@ static inline void __threadfence()
 {
   cpu_fence();
 }
-static inline void __threadfence_block()
-{
-  cpu_fence();
-}
-static inline void __threadfence_system()
-{
-  cpu_fence();
-}
+#define __threadfence_block __threadfence
+#define __threadfence_system __threadfence
 static inline void __nanosleep(unsigned, CPU_HERE)
 {
   cpu_yield(true, CPU_PLACE);
@@ -52,7 +46,7 @@ static inline void cpu_loop(CPU_HERE)
 
 static inline unsigned cpu_lane()
 {
-  return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
+  return cpu_thread_number() % 32;
 }
 static inline void __syncwarp(unsigned mask = ~0u, CPU_HERE)
 {
@@ -111,16 +105,6 @@ static inline int __all_sync(unsigned mask, int p, CPU_HERE)
 {
   return __ballot_sync(mask, !p, file, line) == 0;
 }
-template <typename T>
-static inline unsigned __match_any_sync(unsigned mask, T value, CPU_HERE)
-{
-  const uint64_t *values;
-  const unsigned present = cpu_exchange(mask, (uint64_t)value, &values, CPU_PLACE);
-  unsigned same = 0;
-  for (int i = 0; i < 32; i++)
-    if (present >> i & 1 && values[i] == (uint64_t)value) same |= 1u << i;
-  return same;
-}
 static inline unsigned __reduce_add_sync(unsigned mask, unsigned v, CPU_HERE)
 {
   const uint64_t *values;
@@ -140,10 +124,6 @@ static inline int __popc(unsigned v)
 static inline int __ffs(int v)
 {
   return __builtin_ffs(v);
-}
-static inline int __clz(int v)
-{
-  return v == 0 ? 32 : __builtin_clz((unsigned)v);
 }
 template <typename To, typename From>
 static inline To cpu_bits(From from)
@@ -173,10 +153,6 @@ static inline float __fdiv_rn(float a, float b)
 {
   return a / b;
 }
-static inline float rsqrtf(float a)
-{
-  return 1 / sqrtf(a);
-}
 static inline float __fmaf_rn(float a, float b, float c)
 {
   return fmaf(a, b, c);
@@ -196,20 +172,11 @@ static inline typename std::common_type<A, B>::type max(A a, B b)
   return a < b ? b : a;
 }
 template <typename T>
-static inline T __ldg(const T *at)
-{
-  return *at;
-}
-template <typename T>
 static inline T __ldcg(const T *at)
 {
   return *at;
 }
-template <typename T>
-static inline T __ldcs(const T *at)
-{
-  return *at;
-}
+#define __ldcs __ldcg
 template <typename T>
 static inline void __stcs(T *at, T v)
 {
@@ -220,7 +187,6 @@ static inline void __stcs(T *at, T v)
 #ifdef CPU_RACES
 #define CPU_ATOMIC static __attribute__((noinline, no_sanitize("thread")))
 #else
-#define cpu_before_atomic(at) ((void)0)
 #define CPU_ATOMIC static inline
 #endif
 #define CPU_SAME(T) typename std::common_type<T>::type /* the argument alone says what T is */

@@ -23,11 +23,9 @@
 #define __device__
 #define __host__
 #define __grid_constant__
-#define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
 
 static const int warpSize = 32;
 
@@ -37,54 +35,28 @@ struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
-struct alignas(8) int2 {
-  int x, y;
-};
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
-struct alignas(8) uint2 {
-  unsigned x, y;
-};
-struct alignas(16) uint4 {
-  unsigned x, y, z, w;
-};
-struct alignas(8) float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
-};
-struct alignas(16) double2 {
-  double x, y;
-};
-struct alignas(16) ulonglong2 {
-  unsigned long long x, y;
-};
-static inline uint2 make_uint2(unsigned x, unsigned y)
-{
-  return {x, y};
-}
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
-{
-  return {x, y, z, w};
-}
-static inline float2 make_float2(float x, float y)
-{
-  return {x, y};
-}
-static inline float4 make_float4(float x, float y, float z, float w)
-{
-  return {x, y, z, w};
-}
-static inline double2 make_double2(double x, double y)
-{
-  return {x, y};
-}
-static inline ulonglong2 make_ulonglong2(unsigned long long x, unsigned long long y)
-{
-  return {x, y};
-}
+#define CPU_VECTOR2(NAME, T)               \
+  struct alignas(2 * sizeof(T)) NAME {     \
+    T x, y;                                \
+  };                                       \
+  static inline NAME make_##NAME(T x, T y) \
+  {                                        \
+    return {x, y};                         \
+  }
+#define CPU_VECTOR4(NAME, T)                         \
+  struct alignas(4 * sizeof(T)) NAME {               \
+    T x, y, z, w;                                    \
+  };                                                 \
+  static inline NAME make_##NAME(T x, T y, T z, T w) \
+  {                                                  \
+    return {x, y, z, w};                             \
+  }
+CPU_VECTOR2(uint2, unsigned)
+CPU_VECTOR4(uint4, unsigned)
+CPU_VECTOR2(float2, float)
+CPU_VECTOR4(float4, float)
+CPU_VECTOR2(double2, double)
+CPU_VECTOR2(ulonglong2, unsigned long long)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
@@ -99,14 +71,7 @@ struct cpu_call {
     const cpu_call *c = (const cpu_call *)args;
     std::apply(c->kernel, c->arguments);
   }
-  static void all_threads(const void *args)
-  {
-    alignas(cpu_call) char copy[sizeof(cpu_call)];
-    memcpy(copy, args, sizeof copy);
-    struct cpu_grid grid = ((const cpu_call *)copy)->grid;
-    grid.args = copy;
-    cpu_run_grid(&grid);
-  }
+  static void all_threads(const void *args) { cpu_run_grid(&((const cpu_call *)args)->grid, args); }
 };
 
 /* cuda.pl makes cpu_kernel(kernel, blocks, threads, ...)(arguments) of a launch. */
@@ -127,8 +92,7 @@ struct cpu_kernel {
     const call c = {{{blocks.x, blocks.y, blocks.z},
                      {threads.x, threads.y, threads.z},
                      shared,
-                     call::one_thread,
-                     NULL},
+                     call::one_thread},
                     kernel,
                     std::tuple<A...>(a...)};
     return cpu_launch(stream, call::all_threads, &c, sizeof c);

@@ -42,9 +42,7 @@ typedef void (*cudaHostFn_t)(void *userData);
 /* ---- errors -------------------------------------------------------------------------------- */
 
 const char *cudaGetErrorString(cudaError_t error);
-const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError(void); /* of this thread, which forgets it */
-cudaError_t cudaPeekAtLastError(void);
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
@@ -63,8 +61,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrL2CacheSize = 38,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-  cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor = 76
+  cudaDevAttrComputeCapabilityMajor = 75
 };
 
 cudaError_t cudaRuntimeGetVersion(int *version);

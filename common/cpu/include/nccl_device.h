@@ -25,8 +25,7 @@ typedef struct ncclDevCommRequirements {
   }
 
 typedef struct ncclLsaBarrierHandle {
-  int count;
-  uint64_t *flags; /* of this rank: [barrier][source], then the number of each barrier's last use */
+  uint64_t *flags; /* of this rank, [barrier][source]: how often it was used */
   ncclWindow_t window;
 } ncclLsaBarrierHandle_t;
 
@@ -76,10 +75,7 @@ static inline ncclTeam ncclTeamLsa(const ncclDevComm &comm)
 /* All threads of a block. */
 struct ncclCoopCta {
   void sync(CPU_HERE) { cpu_barrier(false, 0, {"a barrier of the block", file, line}); }
-  int thread_rank() const
-  {
-    return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-  }
+  int thread_rank() const { return (int)cpu_thread_number(); }
   int size() const { return (int)(blockDim.x * blockDim.y * blockDim.z); }
 };
 
@@ -90,10 +86,6 @@ static inline void *ncclGetLsaPointer(ncclWindow_t window, size_t offset, int pe
   if (offset > w->bytes || peer < 0 || peer >= w->nranks) return NULL;
   return w->base + (size_t)peer * CPU_LSA_STRIDE + offset;
 }
-static inline void *ncclGetLocalPointer(ncclWindow_t window, size_t offset)
-{
-  return ncclGetLsaPointer(window, offset, ((const cpu_window *)window)->rank);
-}
 
 template <typename Coop>
 class ncclLsaBarrierSession
@@ -102,13 +94,12 @@ class ncclLsaBarrierSession
   const ncclTeam team;
   const unsigned index;
   uint64_t epoch;
-  uint64_t *used() { return b.flags + (size_t)b.count * team.nRanks + index; }
   size_t flag(int source) { return (size_t)index * team.nRanks + source; }
 
 public:
   ncclLsaBarrierSession(Coop, const ncclDevComm &, ncclTeam team, ncclLsaBarrierHandle handle,
                         unsigned index, bool = false)
-      : b(handle), team(team), index(index), epoch(*used())
+      : b(handle), team(team), index(index), epoch(b.flags[flag(team.rank)])
   {
   }
   ncclLsaBarrierSession(Coop coop, const ncclDevComm &comm, ncclTeamTagLsa, unsigned index,
@@ -116,14 +107,9 @@ public:
       : ncclLsaBarrierSession(coop, comm, ncclTeamLsa(comm), comm.lsaBarrier, index)
   {
   }
-  ncclLsaBarrierSession(const ncclLsaBarrierSession &) = delete;
-  ~ncclLsaBarrierSession()
-  {
-    if (Coop().thread_rank() == 0) *used() = epoch; /* all have read it before the last sync */
-  }
   void sync(Coop coop, cuda::memory_order order, CPU_HERE)
   {
-    const bool release = order != cuda::memory_order_relaxed && order != cuda::memory_order_acquire;
+    const bool release = order >= cuda::memory_order_release;
     coop.sync(file, line);
     epoch++;
     for (int p = coop.thread_rank(); p < team.nRanks; p += coop.size())

@@ -203,12 +203,6 @@ void test_graphs(void **state)
 
 /* ---- windows ------------------------------------------------------------------------------- */
 
-static bool never(const void *argument)
-{
-  (void)argument;
-  return false;
-}
-
 /* What must fail, fails on all ranks. What kernels do with windows is in kernels.cu. */
 static void window_body(struct rank *me)
 {
@@ -216,9 +210,6 @@ static void window_body(struct rank *me)
   ncclWindow_t window = NULL;
   NCCL(ncclMemAlloc((void **)&memory, 16384));
   NCCL(ncclCommWindowRegister(me->comm, memory + 4096, 4096, &window, NCCL_WIN_COLL_SYMMETRIC));
-  double start = now();
-  REQUIRE(!cpu_wait(me->comm, never, NULL, 0.05) && now() - start > 0.04);
-  pthread_barrier_wait(&barrier);
   NCCL(ncclCommWindowDeregister(me->comm, window));
   const bool last = me->rank == me->n - 1;
   const struct {

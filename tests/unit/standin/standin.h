@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "cpu.h"
+#include <cpu_kernel.h>
 
 #ifdef __cplusplus
 extern "C" {
