@@ -59,8 +59,8 @@ check "build of tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o "$logs/fau
 wait
 
 # ---- the checks ----------------------------------------------------------------------------------
-# rows EXAMPLE quick|full LAUNCHERS RANKS NAME COMMAND...: a check for each launcher and number of ranks. Threads run the same
-# code as processes: of several numbers of ranks they take the last.
+# rows EXAMPLE quick|full LAUNCHERS RANKS NAME COMMAND...: a check for each launcher and number of ranks. Threads run
+# the same code as processes: of several numbers of ranks they take the last.
 rows() {
   of "$1" && [[ $2 = quick || $mode = full ]] || return 0
   for launcher in $3; do
@@ -127,10 +127,9 @@ for pattern in unaligned random zero; do
 done
 rows 03 full mpi "$most" "10,000 exchanges at random" launch tests/gpu/alltoallv --cases 10000
 rows 03 full mpi $pair "pairs beyond 4 GiB" launch $three --pattern one-hot --count 5368709197 -d int8
-for method in sendrecv lsa; do
-  rows 03 full mpi "$some" "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
-  rows 03 full mpi "$some" "$method with device counts" \
-    launch $three --method ${method/sendrecv/lib-sendrecv} --device-counts
+rows 03 full mpi "$some" "cases AlltoAllV, send/recv" launch tests/gpu/alltoallv --method sendrecv
+for method in lib-sendrecv lsa; do
+  rows 03 full mpi "$some" "$method with device counts" launch $three --method $method --device-counts
 done
 rows 03 quick mpi "$some" "own GPU only, $three" own_gpu $three --method lsa
 rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern random
@@ -139,20 +138,15 @@ for method in barrier lines direct; do
   rows 02 quick "$launchers" "$counts" "$method" \
     expect 0 '^Results verified correctly' launch 02_allreduce_sm --method $method
 done
-rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
 rows 02 quick mpi "$some" "own GPU only, direct" own_gpu tests/gpu/allreduce_direct
-! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
 
-# kernels or operators alone, without ranks
-only_one=" $(make -s print-GPU_TESTS) sparse "
 for name in "${tests[@]}"; do
-  if [[ $only_one == *" $name "* ]]; then
-    rows 0 quick pthread 1 "cases $name" launch "tests/gpu/$name"
-  elif [ "$name" = sparse_steps ]; then
-    rows 04 quick "$launchers" "$counts" "random jobs" random_jobs
-  else
-    rows 0 quick "$launchers" "$counts" "cases $name" launch "tests/gpu/$name"
-  fi
+  case $name in
+  # operators alone, without ranks
+  sparse) rows 04 quick pthread 1 "cases $name" launch "tests/gpu/$name" ;;
+  sparse_steps) rows 04 quick "$launchers" "$counts" "random jobs" random_jobs ;;
+  *) rows 0 quick "$launchers" "$counts" "cases $name" launch "tests/gpu/$name" ;;
+  esac
 done
 
 # fault_row WHAT CODE PATTERN FAULT [OPTIONS]: what becomes of example $name with that fault
@@ -163,6 +157,7 @@ fault_row() {
 # no hang in any case
 for name in "${examples[@]}"; do
   large=(--count 900G) few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) can=$launchers
+  [[ $name != 02* ]] || few=(--method direct)
   [[ $name != 04* ]] || large=(--count 4294967294 --density 1) few=(--steps 6) sweep=(--count 100K --steps 8)
   # threads could deadlock in graphs, so programs refuse them
   [[ $name = 0[12]* ]] || can=mpi

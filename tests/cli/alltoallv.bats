@@ -113,17 +113,17 @@ PYTHON
 @test "all cases of the AlltoAllV on 1, 3 and 4 ranks, by send/recv, on two hosts, and as processes" {
   make_variant tests/gpu/alltoallv pthread >&2
   for ranks in 1 3 4; do
-    start pthread $ranks tests/gpu/alltoallv -T 60
+    start pthread $ranks tests/gpu/alltoallv
     exits_with 0
     prints_not '^not ok'
   done
-  start pthread 3 tests/gpu/alltoallv -T 60 --method sendrecv
+  start pthread 3 tests/gpu/alltoallv --method sendrecv
   exits_with 0
-  CPU_STANDIN_LSA_RANKS=2 start pthread 4 tests/gpu/alltoallv -T 60
+  CPU_STANDIN_LSA_RANKS=2 start pthread 4 tests/gpu/alltoallv
   exits_with 0
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI for the last part"
   make_variant tests/gpu/alltoallv mpi >&2
-  start mpi 3 tests/gpu/alltoallv -T 60
+  start mpi 3 tests/gpu/alltoallv
   exits_with 0
 }
 
