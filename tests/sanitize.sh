@@ -62,7 +62,7 @@ done <<'ROWS'
 0 3 allreduce_sm --bench -b 4 -e 64K -f 128 -n 3 -w 0 --repetitions 1
 0 2 allreduce_sm --bench -b 1K -e 16K -f 16 -n 3 -w 0 --repetitions 1 -G 2
 0 4 alltoallv_sm --count 70001
-0 3 alltoallv_sm --bench -b 4 -e 64K -f 128 -n 3 -w 0 --repetitions 1
+0 3 alltoallv_sm --bench --pattern unaligned -b 4 -e 64K -f 128 -n 3 -w 0 --repetitions 1
 0 2 alltoallv_sm --bench -b 1K -e 16K -f 16 -n 3 -w 0 --repetitions 1 -G 2
 0 4 sparse_allreduce --count 3000 --steps 34 --exchange sendrecv
 0 2 sparse_allreduce --count 66000 --steps 2
