@@ -27,9 +27,6 @@ MAIN_sparse_training := 04_sparse_allreduce/training
 # a shared library for programs that load it, as pytorch/ does
 LIBRARY := libsparse_allreduce.so
 LIBRARY_OF := 04_sparse_allreduce 03_alltoallv_sm
-# tests of kernels alone; sources that tests share
-GPU_TESTS := allreduce_one_gpu
-SHARED_BY_TESTS := tests/gpu/allreduce_direct/calls.c 02_allreduce_sm/cpu/plain.c
 
 # ---- switches --------------------------------------------------------------------------------------------
 override MPI := $(filter-out 0,$(MPI))
@@ -82,7 +79,9 @@ CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(
 # Hundreds of kernels, for short runs: with -O2, or with -O1 and UBSan, compiling would take longer than running.
 CXX_FLAGS += $(if $(RACES),-O1)$(if $(findstring undefined,$(SANITIZE)),-O0)
 # ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
-ON_FIBERS := $(if $(filter thread,$(SANITIZE)),--param=tsan-instrument-func-entry-exit=0)
+# AddressSanitizer finds locals that are used after their function returned by a second stack, of megabytes, for every
+# fiber: nine tenths of the time of all checks with it. Host code keeps that.
+ON_FIBERS := $(if $(SANITIZE),--param=$(if $(filter thread,$(SANITIZE)),tsan-instrument-func-entry-exit,asan-use-after-return)=0)
 $(addprefix $(SHARED)/common/cpu/,kernel.c.o fiber.c.o races.c.o): private C_FLAGS += $(ON_FIBERS)
 MISSING_FOR_KERNELS = $(call need,$(shell command -v $(firstword $(CXX))),$(CXX) for the kernels of 02 to 04,CXX=<C++ compiler>$(comma) or 01_allreduce_ub alone)
 MISSING_FOR_KERNELS += $(call need,$(shell command -v perl),perl for the kernels of 02 to 04,01_allreduce_ub alone)
@@ -129,7 +128,7 @@ endif
 FOUND := $(filter-out %/usage.c $(TOO_NEW),$(sort $(shell find common $(ALL_EXAMPLES) tests/unit tests/gpu \
              \( -name '*.c' -o -name '*.cu' \) ! -path '*/.*' ! -path '*/build/*')))
 # With CPU=1, C stands in for the kernels of 04, which would take 20 times as long; but SPARSE_KERNELS=1 runs them.
-IN_C := common/verify/verify.cu $(addprefix tests/gpu/,$(addsuffix /%,$(GPU_TESTS))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/simple/%,04_sparse_allreduce/%)
+IN_C := common/verify/verify.cu $(if $(SPARSE_KERNELS),04_sparse_allreduce/simple/%,04_sparse_allreduce/%)
 SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/launcher_mpi.c common/cpu/%,\
              $(filter-out $(if $(CPU),$(filter %.cu,$(filter $(IN_C),$(FOUND))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/cpu/%),\
                             %_cpu.c $(ALL_EXAMPLES:=/cpu/%)),$(FOUND)))
@@ -141,8 +140,7 @@ archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
 UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
-GPU_TEST_PROGRAMS := $(filter-out $(if $(CPU),$(GPU_TESTS)),\
-                       $(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file))))))
+GPU_TEST_PROGRAMS := $(sort $(foreach file,$(filter tests/gpu/%,$(SOURCES)),$(word 3,$(subst /, ,$(file)))))
 program_of = $(1:$(firstword $(subst _, ,$(1)))_%=%)
 programs_of = $(program_of) $(MORE_$(1))
 PROGRAMS := $(foreach e,$(EXAMPLES),$(call programs_of,$e))
@@ -192,8 +190,8 @@ $(foreach t,$(GPU_TEST_PROGRAMS),\
 %.a:
 	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
 $(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
-$(SHARED)/tests.a: $(call objects,$(sort $(SHARED_BY_TESTS) \
-                     $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES))))))
+$(SHARED)/tests.a: $(call objects,02_allreduce_sm/cpu/plain.c \
+                     $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES)))))
 
 # by the plain compiler: it is independent of launchers, so of MPI
 $(BUILD)/$(LIBRARY): $(call objects,$(call library_sources,$(LIBRARY_OF))) 04_sparse_allreduce/lib/exports.map \

@@ -59,15 +59,19 @@ check "build of tests/fault.c" gcc -shared -fPIC -O2 -D_GNU_SOURCE -o "$logs/fau
 wait
 
 # ---- the checks ----------------------------------------------------------------------------------
-# rows EXAMPLE quick|full LAUNCHERS RANKS NAME COMMAND...: a check for each launcher and number of ranks
+# rows EXAMPLE quick|full LAUNCHERS RANKS NAME COMMAND...: a check for each launcher and number of ranks. Threads run
+# the same code as processes: of several numbers of ranks they take the last.
 rows() {
   of "$1" && [[ $2 = quick || $mode = full ]] || return 0
   for launcher in $3; do
-    for ranks in $4; do check "$5, $launcher $ranks" "${@:6}"; done
+    for ranks in $4; do
+      [[ $launcher = mpi || $ranks = "${4##* }" ]] || continue
+      check "$5, $launcher $ranks" "${@:6}"
+    done
   done
 }
 # numbers of ranks; `several` is empty if there is one rank; the victim of faults is not rank 0, which is the easy case
-counts=$(seq 1 "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1))
+counts=$(seq -s " " "$most") some=$((most < 4 ? most : 4)) pair=$((most > 1 ? 2 : 1))
 several=${some#1} victim=$((some > 2 ? 2 : some - 1))
 [ "$mode" = full ] || counts=$most
 # Processes take turns on a GPU. Ranks that wait for each other in kernels need several turns for each
@@ -77,7 +81,8 @@ lanes=$((most > gpus ? 2 : cores < 24 || gpus < 4 ? 4 : 6))
 # in copies of what is built; these last longest
 pages() { [ "$mode" = quick ] || check "commands of the pages, $1" tests/readme_commands.sh "${@:2}"; }
 if of 04; then
-  pages "folders of 04" 04_*/*/*.md
+  # pytorch/ last: its commands build everything with another NCCL
+  pages "folders of 04" 04_*/[!p]*/*.md 04_*/pytorch/*.md
   pages 04 04_*/*.md
   check "PyTorch: what the optimizer promises" \
     pytorch_job tests/pytorch/optimizer_cases.py --library $library --cuda --limit 300
@@ -101,12 +106,11 @@ done
 rows 04 full mpi $pair "memcheck training" sanitize memcheck \
   sparse_training --epochs 1 --batch 500 --algorithm dense,oktopk
 rows 04 quick mpi "$most" "same bits of steps" same_digest \
-  "$job" "$job --throttle 1" "$job --throttle 8 --exchange sendrecv" \
-  "$job --exchange sendrecv --balance always" "$job --result entries" "$job --result entries --exchange sendrecv" \
+  "$job --result entries" "$job" "$job --throttle 1" "$job --throttle 8 --exchange sendrecv" \
+  "$job --exchange sendrecv --balance always" "$job --result entries --exchange sendrecv" \
   "NCCL_PROTO=Simple $job" "NCCL_ALGO=Ring $job"
 rows 04 quick "$launchers" "$counts" training \
   expect 0 'same weights after every epoch' launch sparse_training --epochs 5
-rows 04 quick "$launchers" "$most" "results as entries" launch $four --result entries --steps 34
 rows 04 quick "$launchers" "$some" "fault: wrong element, $four" expect 1 "\[rank $victim\] dense, step .* element" \
   fault corrupt:ncclAllReduce:5:$victim $four --algorithm dense
 rows 04 quick "$launchers" "$several" "fault: late rank, sparse step" launch tests/gpu/sparse_steps --late -T 100
@@ -114,7 +118,8 @@ rows 04 quick mpi "$several" "fault: a wrong average in training" \
   expect 1 "dense, epoch 1: weights differ from those of rank 0" \
   fault corrupt:ncclAllReduce:9:$victim sparse_training --algorithm dense --epochs 2
 
-for pattern in halving unaligned random moe zero; do
+# all patterns: tests/cli/alltoallv.bats, with the same kernels
+for pattern in unaligned random zero; do
   for method in sendrecv barrier lines copy-engine; do
     rows 03 quick mpi "$most" "$method, $pattern" \
       launch $three --method $method --pattern $pattern --count 1000003 -d int8
@@ -122,9 +127,7 @@ for pattern in halving unaligned random moe zero; do
 done
 rows 03 full mpi "$most" "10,000 exchanges at random" launch tests/gpu/alltoallv --cases 10000
 rows 03 full mpi $pair "pairs beyond 4 GiB" launch $three --pattern one-hot --count 5368709197 -d int8
-for method in sendrecv lsa; do
-  rows 03 full mpi "$some" "cases AlltoAllV, --method $method" launch tests/gpu/alltoallv --method $method
-done
+rows 03 full mpi "$some" "cases AlltoAllV, send/recv" launch tests/gpu/alltoallv --method sendrecv
 rows 03 full mpi "$some" "device counts" launch $three --method device-counts
 rows 03 quick mpi "$some" "own GPU only, $three" own_gpu $three --method lsa
 rows 03 full mpi $pair "racecheck $three" sanitize racecheck $three --pattern random
@@ -133,23 +136,15 @@ for method in barrier lines direct; do
   rows 02 quick "$launchers" "$counts" "$method" \
     expect 0 '^Results verified correctly' launch 02_allreduce_sm --method $method
 done
-rows 02 full pthread 1 "memcheck, several ranks on one GPU" sanitize memcheck tests/gpu/allreduce_one_gpu --calls 8
 rows 02 quick mpi "$some" "own GPU only, direct" own_gpu tests/gpu/allreduce_direct
-! of 01 || rows 02 quick mpi "$most" "same bits of 01 and 02" same_digest 01_allreduce_ub 02_allreduce_sm
 
-# kernels or operators alone, without ranks
-only_one=" $(make -s print-GPU_TESTS) sparse "
 for name in "${tests[@]}"; do
-  if [[ $only_one == *" $name "* ]]; then
-    rows 0 quick pthread 1 "cases $name" launch "tests/gpu/$name"
-  elif [ "$name" = sparse_steps ]; then
-    # other jobs for each number of ranks
-    for n in $counts; do
-      rows 04 quick "$launchers" "$n" "random jobs" launch tests/gpu/sparse_steps --cases 60 --seed "${n}000"
-    done
-  else
-    rows 0 quick "$launchers" "$counts" "cases $name" launch "tests/gpu/$name"
-  fi
+  case $name in
+  # operators alone, without ranks
+  sparse) rows 04 quick pthread 1 "cases $name" launch "tests/gpu/$name" ;;
+  sparse_steps) rows 04 quick "$launchers" "$counts" "random jobs" random_jobs ;;
+  *) rows 0 quick "$launchers" "$counts" "cases $name" launch "tests/gpu/$name" ;;
+  esac
 done
 
 # fault_row WHAT CODE PATTERN FAULT [OPTIONS]: what becomes of example $name with that fault
@@ -160,6 +155,7 @@ fault_row() {
 # no hang in any case
 for name in "${examples[@]}"; do
   large=(--count 900G) few=() sweep=(-b 1K -e 1M -f 32 -n 5 -w 1 --repetitions 3) can=$launchers
+  [[ $name != 02* ]] || few=(--method direct)
   [[ $name != 04* ]] || large=(--count 4294967294 --density 1) few=(--steps 6) sweep=(--count 100K --steps 8)
   # threads could deadlock in graphs, so programs refuse them
   [[ $name = 0[12]* ]] || can=mpi
@@ -173,7 +169,8 @@ for name in "${examples[@]}"; do
   fault_row 'hanging rank' 4 "\[rank $victim\] no progress for .* STEP" hang:cudaStreamSynchronize:1:$victim -T 12
   fault_row 'killed rank' '[134]|1[3-9].' '' kill:cudaStreamSynchronize:2:$victim -T 20
   rows 0 quick "$launchers" "$some" "too large, $name" expect 2 'needs .* of device memory' launch "$name" "${large[@]}"
-  rows 0 full mpi $pair "memcheck $name" sanitize memcheck "$name" --count 1000 "${few[@]}"
+  # 01 has no kernels of its own but those that verify, which 02 has too
+  [[ $name = 01* ]] || rows 0 full mpi $pair "memcheck $name" sanitize memcheck "$name" --count 1000 "${few[@]}"
   rows 0 quick mpi $((gpus + 1)) "more processes than GPUs, $name" expect 77 'one rank per GPU' \
     launch NCCL_MULTI_RANK_GPU_ENABLE=0 "$name"
 done

@@ -8,7 +8,6 @@
  *   corrupt   is followed by one wrong element in its result: the given one, else the last
  *   fail      returns an error and does nothing
  *   hang      never returns
- *   stop      stops the process, until it is continued
  *   kill      ends the process with SIGKILL
  *
  * The rank is that of mpirun's environment; without mpirun every rank is a thread, which is known
@@ -27,7 +26,7 @@
 
 #define LAST_ELEMENT (~(size_t)0)
 
-enum kind { NONE, CORRUPT, FAIL, HANG, STOP, KILL };
+enum kind { NONE, CORRUPT, FAIL, HANG, KILL };
 
 static struct {
   enum kind kind;
@@ -48,9 +47,8 @@ static bool is_faulty(const char *call)
   if (fault.kind == NONE || rank != fault.rank || strcmp(call, fault.call) != 0) return false;
   if (++calls_so_far != fault.n) return false;
   if (fault.kind == KILL) raise(SIGKILL);
-  if (fault.kind == STOP) raise(SIGSTOP);
   while (fault.kind == HANG) pause();
-  return fault.kind != STOP;
+  return true;
 }
 
 static uintptr_t real_function(const char *name) /* an integer: C knows no way from void * */
@@ -68,7 +66,6 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
  * X(error, name, (parameters), (arguments)); one line more for one call more. */
 #define CALLS(NCCL, CUDA)                                                                    \
   NCCL(ncclGetVersion, (int *version), (version))                                            \
-  NCCL(ncclGetUniqueId, (ncclUniqueId * id), (id))                                           \
   NCCL(ncclMemAlloc, (void **pointer, size_t bytes), (pointer, bytes))                       \
   NCCL(ncclMemFree, (void *pointer), (pointer))                                              \
   NCCL(ncclCommRegister, (const ncclComm_t comm, void *buffer, size_t bytes, void **handle), \
@@ -77,30 +74,12 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
   NCCL(ncclCommWindowRegister,                                                               \
        (ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags),       \
        (comm, buffer, bytes, window, flags))                                                 \
-  NCCL(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window), (comm, window))     \
-  NCCL(ncclSend,                                                                             \
-       (const void *buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,    \
-        cudaStream_t stream),                                                                \
-       (buffer, count, type, peer, comm, stream))                                            \
-  NCCL(ncclCommFinalize, (ncclComm_t comm), (comm))                                          \
   NCCL(ncclCommDestroy, (ncclComm_t comm), (comm))                                           \
-  CUDA(cudaGetDeviceCount, (int *count), (count))                                            \
   CUDA(cudaDeviceGetPCIBusId, (char *text, int length, int device), (text, length, device))  \
   CUDA(cudaMalloc, (void **pointer, size_t bytes), (pointer, bytes))                         \
-  CUDA(cudaFree, (void *pointer), (pointer))                                                 \
-  CUDA(cudaMemsetAsync, (void *to, int value, size_t bytes, cudaStream_t stream),            \
-       (to, value, bytes, stream))                                                           \
-  CUDA(cudaMemGetInfo, (size_t * available, size_t * total), (available, total))             \
   CUDA(cudaStreamCreate, (cudaStream_t * stream), (stream))                                  \
-  CUDA(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))  \
-  CUDA(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags),        \
-       (stream, event, flags))                                                               \
   CUDA(cudaDeviceSynchronize, (void), ())                                                    \
-  CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))                               \
-  CUDA(cudaStreamDestroy, (cudaStream_t stream), (stream))                                   \
-  CUDA(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))           \
-  CUDA(cudaEventSynchronize, (cudaEvent_t event), (event))                                   \
-  CUDA(cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream), (graph, stream))
+  CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))
 
 #define DEFINE_NCCL(name, parameters, arguments)  \
   ncclResult_t name parameters                    \
@@ -129,7 +108,7 @@ int MPI_Finalize(void)
 cudaError_t cudaSetDevice(int device)
 {
   if (thread_rank < 0) thread_rank = device;
-  return is_faulty("cudaSetDevice") ? cudaErrorMemoryAllocation : REAL(cudaSetDevice)(device);
+  return REAL(cudaSetDevice)(device);
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -188,7 +167,6 @@ static ncclResult_t corrupt(void *buffer, size_t count, ncclDataType_t type, cud
 
 ncclResult_t ncclGroupStart(void)
 {
-  if (is_faulty("ncclGroupStart")) return ncclSystemError;
   groups++;
   return REAL(ncclGroupStart)();
 }
@@ -257,8 +235,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 #define NAME(name, parameters, arguments) #name,
 static const char *const corruptible[] = {"ncclAllReduce", "ncclAllGather",   "ncclBroadcast",
                                           "ncclRecv",      "cudaMemcpyAsync", "cudaMemcpy"};
-static const char *const others[] = {CALLS(NAME, NAME) "MPI_Finalize", "cudaSetDevice",
-                                     "ncclCommInitRank", "ncclGroupStart", "ncclGroupEnd"};
+static const char *const others[] = {CALLS(NAME, NAME) "MPI_Finalize", "ncclCommInitRank",
+                                     "ncclGroupEnd"};
 
 static bool listed(const char *name, const char *const *list, size_t n)
 {
@@ -269,7 +247,7 @@ static bool listed(const char *name, const char *const *list, size_t n)
 
 __attribute__((constructor)) static void read_fault(void)
 {
-  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "stop", "kill"};
+  static const char *const kinds[] = {"none", "corrupt", "fail", "hang", "kill"};
   const char *text = getenv("FAULT");
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   char kind[16], rest = '\0';
@@ -291,7 +269,7 @@ __attribute__((constructor)) static void read_fault(void)
     return;
   fprintf(stderr,
           "fault: FAULT='%s'; allowed: "
-          "<corrupt|fail|hang|stop|kill>:<call>:<n>:<rank>[:<element>], with "
+          "<corrupt|fail|hang|kill>:<call>:<n>:<rank>[:<element>], with "
           "a call that tests/fault.c knows\n",
           text);
   _exit(2);

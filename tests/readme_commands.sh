@@ -51,7 +51,7 @@ blocks() {
 
 # run_block PAGE FILE: says what became of it.
 run_block() {
-  local page=$1 where folder tool tools code=0 begin=$SECONDS environment=(CPU_STANDIN_DEVICES=4)
+  local page=$1 where folder tool tools code=0 begin=$SECONDS environment=(CPU_STANDIN_DEVICES=4 "MAKEFLAGS=-j$(nproc)")
   local name=${page#./}:${2##*.} changes
   where=$(head -n 1 "$2")
   if [[ ! $where =~ ^\<!--\ run:\ (anywhere|GPUs or CPU=1|GPUs)(, in ([^, ]+))?(, needs ([^,]+))?\ --\>$ ]]; then

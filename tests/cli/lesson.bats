@@ -80,7 +80,7 @@ wrong() {
   says '^\[rank 3\] half: element 0 is '
   build_changed pthread 01_allreduce_ub '/ncclAllReduce\(.* half, stream/{
     h; s/NCCL/if (me->rank != 1) &/; n; p; x; s/NCCL/if (me->rank == 1) &/}' two_communicators.patch
-  start pthread 4 01_allreduce_ub --timeout 2
+  start pthread 4 01_allreduce_ub --timeout 10
   exits_with 4
   says '^\[rank 1\] no progress for [0-9]+ s in step: STEP 7'
 }
@@ -152,7 +152,7 @@ changed_copy() {
 
 @test "03: headers of odd and of even exchanges in the same place: one is replaced unread, and its reader waits" {
   changed_copy 03_alltoallv_sm lib/alltoallv_wait.cuh 's/\(epoch & 1\) \* /(epoch \& 0) * /'
-  start pthread 2 03_alltoallv_sm --bench --timeout 2
+  start pthread 2 03_alltoallv_sm --bench --timeout 10
   exits_with 4
   says '^\[rank [01]\] no progress for [0-9]+ s in step: bench: verification before timing$'
 }
@@ -168,7 +168,7 @@ changed_copy() {
 
 @test "02: lines of odd and of even calls in the same half: one is replaced unread, and its reader waits" {
   changed_copy 02_allreduce_sm simple/lines.cu 's/\(epoch & 1\) \* /(epoch \& 0) * /'
-  start pthread 8 02_allreduce_sm --method lines --timeout 2
+  start pthread 8 02_allreduce_sm --method lines --timeout 10
   exits_with 4
   says '^\[rank [0-7]\] no progress for [0-9]+ s in step: lines$'
 }

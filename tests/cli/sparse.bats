@@ -28,8 +28,8 @@ masked() { "$TOP/tests/golden.sh" --mask 04_sparse_allreduce <"$WORK/out"; }
 @test "the digest: not of launcher, throttle, balance, exchange, result or --simple, but of seed and ranks" {
   local launcher n
   for launcher in $LAUNCHERS; do digest "$launcher" 4 --count 3000 --steps 34; done
-  for n in 1 8; do digest pthread 4 --count 3000 --steps 34 --throttle $n; done
-  for n in always never; do digest pthread 4 --count 3000 --steps 34 --balance $n; done
+  digest pthread 4 --count 3000 --steps 34 --throttle 1 --balance always
+  digest pthread 4 --count 3000 --steps 34 --throttle 8 --balance never
   for n in sendrecv auto; do digest "${LAUNCHERS##* }" 4 --count 3000 --steps 34 --exchange $n --result entries; done
   digest pthread 4 --count 3000 --steps 34 --simple
   one_digest

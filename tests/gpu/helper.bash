@@ -55,13 +55,16 @@ bench() {
   local file=$logs/$BASHPID.csv
   launch "$@" --bench -J "$file" && awk -F, 'NR > 1 && $NF != 0 { print; bad = 1 } END { exit bad || NR < 2 }' "$file"
 }
-# same_digest JOB...: of all of these, which are words for launch, with all launchers
+# random_jobs: others for each number of ranks
+random_jobs() { launch tests/gpu/sparse_steps --cases 60 --seed "${ranks}000"; }
+# same_digest JOB...: of all of these, which are words for launch; of the first with all launchers
 same_digest() {
   local digests
   # shellcheck disable=SC2086 # words
   digests=$(for launcher in $launchers; do
-    for job in "$@"; do launch $job --digest | grep '^Digest: ' || echo "none: $job"; done
-  done)
+    launch $1 --digest | grep '^Digest: ' || echo "none: $1"
+  done
+  for job in "${@:2}"; do launch $job --digest | grep '^Digest: ' || echo "none: $job"; done)
   echo "$digests"
   [[ $digests = Digest:* ]] && [ "$(sort -u <<<"$digests" | wc -l)" = 1 ]
 }

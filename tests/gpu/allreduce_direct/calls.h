@@ -8,10 +8,6 @@
 #include "allreduce_internal.h"
 #include "launcher.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { GUARD = 64, MAX_CALLS = 200 };
 
 #define LIBRARYCHECK(call) CHECK_NCCL_RESULT(call, #call, allreduce_last_error())
@@ -82,9 +78,5 @@ ncclResult_t found_error(struct test *t, allreduce_t handle);
 
 /* errors.c: what is refused, and ranks that are late, absent or disagree. */
 void test_errors(struct test *t);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif
