@@ -462,6 +462,11 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             self._send(changed)
 
     # ---- what an optimizer has -------------------------------------------------------------------
+    # These three not by __getattr__: from Python 3.12 on Lightning's check of a protocol looks for them without it.
+    param_groups = property(lambda self: self.optim.param_groups)
+    defaults = property(lambda self: self.optim.defaults)
+    state = property(lambda self: self.optim.state)
+
     def __getattr__(self, name):  # such as train() and eval() of some optimizers
         return getattr(self.__dict__["optim"], name)
 

@@ -14,6 +14,7 @@ import copy
 import faulthandler
 import functools
 import importlib.util
+import inspect
 import io
 import os
 import pickle
@@ -769,6 +770,8 @@ def accelerate():
 
 @case
 def lightning():
+    for name in ("param_groups", "defaults", "state"):
+        inspect.getattr_static(pair()[1], name)  # as Python 3.12 checks protocols
     if not importlib.util.find_spec("lightning"):
         return
     import lightning
