@@ -25,7 +25,8 @@ struct late {
 
 __thread bool races_on;
 static __thread struct {
-  struct late stores[LATE], current;
+  struct late *stores,
+      current; /* not here: libraries that are loaded have little thread-local memory */
   unsigned n, rate;
   bool has_current;
   uint64_t random;
@@ -88,6 +89,7 @@ void races_begin(void)
   const long long seed = cpu_settings()->races;
   races_on = seed >= 0;
   if (!races_on) return;
+  if (late.stores == NULL) late.stores = cpu_allocate(LATE * sizeof *late.stores);
   pthread_mutex_lock(&races.lock);
   if (races.seed == 0) races.seed = (uint64_t)seed * 0x9E3779B97F4A7C15u + 88172645463325252u;
   if (late.random == 0) late.random = races.seed += 0x9E3779B97F4A7C15u;

@@ -386,6 +386,8 @@ def hooks(net, optimizer):
     one_step(net, optimizer, 0)
     optimizer.load_state_dict(optimizer.state_dict())
     assert called == [(name, optimizer if "step" in name else optimizer.optim) for name in names]
+    for name in ("param_groups", "defaults", "state"):
+        inspect.getattr_static(optimizer, name)  # as Python 3.12 checks protocols
 
 
 @pattern
@@ -770,8 +772,6 @@ def accelerate():
 
 @case
 def lightning():
-    for name in ("param_groups", "defaults", "state"):
-        inspect.getattr_static(pair()[1], name)  # as Python 3.12 checks protocols
     if not importlib.util.find_spec("lightning"):
         return
     import lightning
