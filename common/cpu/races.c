@@ -25,8 +25,8 @@ struct late {
 
 __thread bool races_on;
 static __thread struct {
-  struct late *stores,
-      current; /* not here: libraries that are loaded have little thread-local memory */
+  struct late *stores; /* not here: a library that is loaded has little thread-local memory */
+  struct late current;
   unsigned n, rate;
   bool has_current;
   uint64_t random;
