@@ -50,7 +50,7 @@ template <typename T, typename Word, bool WHOLE>
 static __device__ __forceinline__ Word load_word(const char *from, const char *begin,
                                                  const char *end)
 {
-  if (WHOLE) return from < end ? *(const Word *)from : Word{};
+  if (WHOLE) return *(const Word *)from;
   return (uintptr_t)from % sizeof(Word) == 0 && from >= begin && from + sizeof(Word) <= end
              ? *(const Word *)from
              : load_elements<T, Word>(from, begin, end);
@@ -60,10 +60,9 @@ template <typename T, bool WHOLE, typename Word>
 static __device__ __forceinline__ void store_word(char *to, Word word, const char *begin,
                                                   const char *end)
 {
-  if (WHOLE ? to < end
-            : (uintptr_t)to % sizeof(Word) == 0 && to >= begin && to + sizeof(Word) <= end)
+  if (WHOLE || ((uintptr_t)to % sizeof(Word) == 0 && to >= begin && to + sizeof(Word) <= end))
     *(Word *)to = word;
-  else if (!WHOLE)
+  else
     store_elements<T>(to, word, begin, end);
 }
 

@@ -89,12 +89,15 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
   const uint32_t start = warp * 32 + threadIdx.x % 32;
   const size_t bytes = a.count * sizeof(T), slice_bytes = slice * ALLREDUCE_LINE;
   const auto load = [&](int p, size_t at) {
-    at += p * slice_bytes;
+    at += p * slice_bytes; /* the last lines are after the end of the vector */
+    if (WHOLE && at >= bytes) return ulonglong2{};
     return load_word<T, ulonglong2, WHOLE>(a.send + at, a.send, a.send + bytes);
   };
   const auto store = [&](int p, size_t at, ulonglong2 data) {
     char *recv = a.recv[a.rank];
-    store_word<T, WHOLE>(recv + p * slice_bytes + at, data, recv, recv + bytes);
+    at += p * slice_bytes;
+    if (WHOLE && at >= bytes) return;
+    store_word<T, WHOLE>(recv + at, data, recv, recv + bytes);
   };
   const line_for_another<N> first(a, start);
   wait_for_kernel_before(a);
