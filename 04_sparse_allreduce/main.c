@@ -76,8 +76,7 @@ static int run_path(const struct rank *me, ncclComm_t comm, cudaStream_t stream,
    * communicator the reference runs on the host, and the launcher brings what other ranks send. */
   sparse_allreduce_t handle;
   SPARSECHECK(sparse_allreduce_create(comm, COUNT, config, &handle));
-  struct simple *reference =
-      simple_create(NULL, simple_launcher(me), me->rank, me->nranks, COUNT, config);
+  struct simple *reference = simple_create(NULL, me, COUNT, config);
 
   int code = EXIT_VERIFIED, step;
   for (step = 0; step < STEPS && code == EXIT_VERIFIED; step++) {

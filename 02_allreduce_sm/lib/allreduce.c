@@ -101,12 +101,10 @@ static struct allreduce_limits wanted_limits(const allreduce_config_t *config, i
   return limits;
 }
 
-/* Collective, by NCCL, because the handle does not work yet. `all` gets the offers of all ranks. It
- * is pinned host memory, which NCCL's kernels can access: so even a rank whose GPU memory is full
- * can send its result. Then `mine` becomes what all agree on. */
-static ncclResult_t agree(const struct allreduce_handle *h, struct allreduce_offer *mine,
-                          struct allreduce_offer *all)
+/* Collective, by NCCL, because the handle does not work yet. `mine` becomes what all agree on. */
+static ncclResult_t agree(const struct allreduce_handle *h, struct allreduce_offer *mine)
 {
+  struct allreduce_offer *all = h->offers;
   all[h->rank] = *mine;
   ALLREDUCE_NCCLTRY(ncclAllGather(&all[h->rank], all, sizeof(*mine), ncclInt8, h->comm, NULL));
   ALLREDUCE_CUDATRY(cudaDeviceSynchronize()); /* NULL may be another stream to NCCL than here */
@@ -160,21 +158,23 @@ static ncclResult_t connect(struct allreduce_handle *h)
 
 /* Every rank makes all collective calls of this function, even after an error: the error is kept
  * until all ranks know it. */
-static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config,
-                           struct allreduce_offer *all)
+static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t *config)
 {
   struct allreduce_offer mine = {.limits = wanted_limits(config, h->n)};
   const char *why = "";
+  /* If a rank does not get this memory, the others wait for it, as for a rank that never calls. */
+  ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&h->offers, (size_t)h->n * sizeof(*h->offers),
+                                  cudaHostAllocPortable | cudaHostAllocMapped));
   ncclResult_t failed = introduce(h, &mine);
-  ALLREDUCE_TRY(agree(h, &mine, all));
+  ALLREDUCE_TRY(agree(h, &mine));
   h->limits = mine.limits;
-  if (failed == ncclSuccess) failed = allreduce_device_ask(h, all, &mine.limits, &why);
+  if (failed == ncclSuccess) failed = allreduce_device_ask(h, &mine.limits, &why);
   if (failed == ncclSuccess && *why == '\0') failed = make_memory(h, config->calls_before);
   if (config->no_early_launch) h->overlaps = false;
   mine.can = failed != ncclSuccess ? ALLREDUCE_FAILED
              : *why != '\0'        ? ALLREDUCE_CANNOT
                                    : ALLREDUCE_CAN;
-  ALLREDUCE_TRY(agree(h, &mine, all));
+  ALLREDUCE_TRY(agree(h, &mine));
   if (failed != ncclSuccess) return failed; /* the message is set */
   if (mine.can == ALLREDUCE_FAILED)
     return allreduce_fail(ncclRemoteError, "a call has failed on another rank");
@@ -189,7 +189,6 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle)
 {
   static const allreduce_config_t defaults = {0};
-  struct allreduce_offer *all = NULL;
   ncclResult_t result = ncclSuccess;
   int rank = 0, n = 0;
   if (handle == NULL) return allreduce_fail(ncclInvalidArgument, "handle is NULL");
@@ -199,20 +198,13 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   ALLREDUCE_NCCLTRY(ncclCommCount(comm, &n));
   if (n > ALLREDUCE_MAX_RANKS)
     return allreduce_fail(ncclInvalidUsage, "more than %d ranks", ALLREDUCE_MAX_RANKS);
-  /* If a rank does not get this memory, the others wait for it, as for a rank that never calls. */
-  ALLREDUCE_CUDATRY(cudaHostAlloc((void **)&all, (size_t)n * sizeof(*all),
-                                  cudaHostAllocPortable | cudaHostAllocMapped));
   struct allreduce_handle *h = calloc(1, sizeof(*h));
-  if (h == NULL) result = allreduce_fail(ncclSystemError, "out of memory");
-  if (h != NULL) {
-    if (config == NULL) config = &defaults;
-    *h =
-        (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = ALLREDUCE_TIMEOUT};
-    if (config->timeout_seconds != 0) h->timeout = config->timeout_seconds;
-    if (h->timeout < 0) h->timeout = 0;
-    if (n > 1) result = create(h, config, all);
-  }
-  cudaFreeHost(all);
+  if (h == NULL) return allreduce_fail(ncclSystemError, "out of memory");
+  if (config == NULL) config = &defaults;
+  *h = (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = ALLREDUCE_TIMEOUT};
+  if (config->timeout_seconds != 0) h->timeout = config->timeout_seconds;
+  if (h->timeout < 0) h->timeout = 0;
+  if (n > 1) result = create(h, config);
   if (result != ncclSuccess)
     allreduce_destroy(h);
   else
@@ -231,9 +223,9 @@ ncclResult_t allreduce_destroy(allreduce_t h)
   if (h->window != NULL) window = ncclCommWindowDeregister(h->comm, h->window);
   if (h->scratch != NULL) memory = ncclMemFree(h->scratch);
   const cudaError_t errors[] = {waited, cudaFree(h->table), cudaFree(h->state),
-                                cudaFreeHost(h->error)};
+                                cudaFreeHost(h->error), cudaFreeHost(h->offers)};
   free(h);
-  for (int i = 0; i < 4; i++) ALLREDUCE_CUDATRY(errors[i]);
+  for (int i = 0; i < 5; i++) ALLREDUCE_CUDATRY(errors[i]);
   ALLREDUCE_NCCLTRY(window);
   ALLREDUCE_NCCLTRY(memory);
   return ncclSuccess;
@@ -328,7 +320,7 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
     call.push = allreduce_chunks_of(recv, bytes, handle->n, call.launch.blocks, call.launch.slot);
   for (int p = 0; p < handle->n; p++) call.recv[p] = to->peers[p] + place;
   call.recv[handle->rank] = recv; /* is faster than the address of the window */
-  return allreduce_device_launch(handle, &call, stream);
+  return handle->launch(handle, &call, stream);
 }
 
 ncclResult_t allreduce_get_async_error(allreduce_t handle, ncclResult_t *result)

@@ -156,8 +156,14 @@ struct allreduce_handle {
   ncclWindow_t window;              /* of the scratch memory */
   char *peers[ALLREDUCE_MAX_RANKS]; /* address here of the scratch memory of each rank */
   char **table;                     /* device memory, for n addresses */
+  /* device.cu: enqueues a call, with the kernels for this number of ranks */
+  ncclResult_t (*launch)(const struct allreduce_handle *h, const struct allreduce_call *call,
+                         cudaStream_t stream);
   struct allreduce_state *state;
   struct allreduce_error *error;
+  /* Of all ranks, in pinned host memory, which NCCL's kernels can access: so even a rank whose GPU
+   * memory is full can send its result. */
+  struct allreduce_offer *offers;
   int windows;
   struct allreduce_window {
     ncclWindow_t window;
@@ -171,8 +177,8 @@ struct allreduce_handle {
 
 /* Sets `why` to "", or to the reason why this rank cannot. Loads all kernels, and lowers the blocks
  * of each method to how many this GPU runs at once. Local. */
-ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const struct allreduce_offer *ranks,
-                                  struct allreduce_limits *limits, const char **why);
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, struct allreduce_limits *limits,
+                                  const char **why);
 
 /* ncclInvalidUsage if the communicator has no symmetric memory. Collective. */
 ncclResult_t allreduce_device_probe(ncclComm_t comm);
@@ -180,9 +186,6 @@ ncclResult_t allreduce_device_probe(ncclComm_t comm);
 /* The address here of the beginning of every rank's window. */
 ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow_t window,
                                     char **peers);
-
-ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct allreduce_call *call,
-                                     cudaStream_t stream);
 
 #ifdef __cplusplus
 }

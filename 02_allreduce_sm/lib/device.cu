@@ -108,19 +108,10 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   return ncclSuccess;
 }
 
-ncclResult_t allreduce_device_launch(struct allreduce_handle *h, const struct allreduce_call *call,
-                                     cudaStream_t stream)
-{
-  if (h->n == 2) return launch<2>(h, call, stream);
-  if (h->n <= 4) return launch<4>(h, call, stream);
-  if (h->n <= 8) return launch<8>(h, call, stream);
-  return launch<ALLREDUCE_MAX_RANKS>(h, call, stream);
-}
-
-/* With lazy loading a kernel is loaded at its first launch, which may wait for a device that waits
- * for this rank. So load them all now. */
+/* The kernels of this handle are those for N ranks. With lazy loading a kernel is loaded at its
+ * first launch, which may wait for a device that waits for this rank. So load them all now. */
 template <int N>
-static cudaError_t load(bool *overlaps)
+static cudaError_t load(struct allreduce_handle *h)
 {
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
@@ -132,7 +123,8 @@ static cudaError_t load(bool *overlaps)
       const auto launched = kernel_for<N>((enum allreduce_method)(i / 2), type, i % 2 == 1);
       if (e == cudaSuccess) e = cudaFuncGetAttributes(&attributes, launched);
     }
-  *overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
+  h->launch = launch<N>;
+  h->overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
   return e;
 }
 
@@ -154,7 +146,7 @@ static bool has_nvlink(const char *mine, const char *theirs)
          find(theirs, &b) == 0 && p2p(a, b, NVLINK, &status) == 0 && status == OK;
 }
 
-static const char *why_not(const struct allreduce_handle *h, const struct allreduce_offer *ranks)
+static const char *why_not(const struct allreduce_handle *h)
 {
   int version = 0, capability = 0;
   if (ncclGetVersion(&version) != ncclSuccess) version = 0;
@@ -166,22 +158,23 @@ static const char *why_not(const struct allreduce_handle *h, const struct allred
   cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, h->device);
   if (capability < 7) return "the GPU is older than compute capability 7.0";
   for (int p = 0; p < h->n; p++)
-    if (!has_nvlink(ranks[h->rank].gpu, ranks[p].gpu)) return "a GPU is not reached over NVLink";
+    if (!has_nvlink(h->offers[h->rank].gpu, h->offers[p].gpu))
+      return "a GPU is not reached over NVLink";
   return "";
 }
 
-ncclResult_t allreduce_device_ask(struct allreduce_handle *h, const struct allreduce_offer *ranks,
-                                  struct allreduce_limits *limits, const char **why)
+ncclResult_t allreduce_device_ask(struct allreduce_handle *h, struct allreduce_limits *limits,
+                                  const char **why)
 {
   int multiprocessors = 0;
-  *why = why_not(h, ranks);
+  *why = why_not(h);
   if (**why != '\0') return ncclSuccess;
   ALLREDUCE_CUDATRY(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));
-  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(&h->overlaps)
-                    : h->n <= 4 ? load<4>(&h->overlaps)
-                    : h->n <= 8 ? load<8>(&h->overlaps)
-                                : load<ALLREDUCE_MAX_RANKS>(&h->overlaps));
+  ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(h)
+                    : h->n <= 4 ? load<4>(h)
+                    : h->n <= 8 ? load<8>(h)
+                                : load<ALLREDUCE_MAX_RANKS>(h));
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
     limits->blocks[m] =
         allreduce_least(limits->blocks[m], (m == ALLREDUCE_PUSH ? 1 : 2) * multiprocessors);
@@ -223,8 +216,8 @@ ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow
 }
 
 #else /* only the first function is called */
-ncclResult_t allreduce_device_ask(struct allreduce_handle *, const struct allreduce_offer *,
-                                  struct allreduce_limits *, const char **why)
+ncclResult_t allreduce_device_ask(struct allreduce_handle *, struct allreduce_limits *,
+                                  const char **why)
 {
   *why = "built with NCCL older than 2.28 or CUDA older than 12.3";
   return ncclSuccess;
@@ -234,11 +227,6 @@ ncclResult_t allreduce_device_probe(ncclComm_t)
   return ncclInvalidUsage;
 }
 ncclResult_t allreduce_device_peers(const struct allreduce_handle *, ncclWindow_t, char **)
-{
-  return ncclInvalidUsage;
-}
-ncclResult_t allreduce_device_launch(struct allreduce_handle *, const struct allreduce_call *,
-                                     cudaStream_t)
 {
   return ncclInvalidUsage;
 }

@@ -28,13 +28,11 @@ static void create_handle(struct runner *r)
 void runner_create(struct runner *r, const struct job *job, size_t count,
                    const sparse_allreduce_config_t *config, bool simple, bool updates)
 {
-  const struct rank *me = job->me;
   *r = (struct runner){.job = job, .count = count, .config = *config};
   if (!simple)
     create_handle(r);
   else
-    r->simple =
-        simple_create(job->comm, (struct simple_link){0}, me->rank, me->nranks, count, config);
+    r->simple = simple_create(job->comm, job->me, count, config);
   if (config->result == SPARSE_RESULT_ENTRIES) r->dense = device_vector(count);
   if (updates) r->weights = device_vector(count);
 }

@@ -10,10 +10,9 @@
 
 void verification_init(struct verification *v, const struct runner *r, bool measures_xi)
 {
-  const struct rank *me = r->job->me;
   const size_t bytes = r->count * sizeof(float);
   *v = (struct verification){.runner = r, .host = simple_host_memory(bytes)};
-  v->ref = simple_create(NULL, simple_launcher(me), me->rank, me->nranks, r->count, &r->config);
+  v->ref = simple_create(NULL, r->job->me, r->count, &r->config);
   if (r->job->constants) v->ref->constants = *r->job->constants;
   if (measures_xi) v->mean = simple_host_memory(bytes);
   if (!r->weights) return;

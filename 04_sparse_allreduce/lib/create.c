@@ -123,6 +123,15 @@ static ncclResult_t allocate(struct sparse_allreduce_handle *h)
   return ncclSuccess;
 }
 
+/* Copies the state to the device, where nothing is running. */
+static ncclResult_t write_state(struct sparse_allreduce_handle *h)
+{
+  SPARSE_CUDA(
+      cudaMemcpyAsync(h->m.state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice, h->own));
+  SPARSE_CUDA(cudaDeviceSynchronize());
+  return ncclSuccess;
+}
+
 static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
 {
   const struct sparse_memory *m = &h->m;
@@ -142,9 +151,7 @@ static ncclResult_t initial_state(struct sparse_allreduce_handle *h)
     s->fixed.ones[p] = 1;
   }
   expect_k_entries(h);
-  SPARSE_CUDA(cudaMemcpyAsync(m->state, s, sizeof(*s), cudaMemcpyHostToDevice, h->own));
-  SPARSE_CUDA(cudaDeviceSynchronize());
-  return ncclSuccess;
+  return write_state(h);
 }
 
 /* oktopk needs no messages then: ranks read and write each other's lists. An owner's sums are read
@@ -165,9 +172,7 @@ static ncclResult_t make_onesided(struct sparse_allreduce_handle *h)
   h->onesided = true;
   m->offered = m->received + sparse_list_place(m, m->rank, m->rank);
   m->room = m->capacity + spare_room(h);
-  SPARSE_CUDA(cudaMemcpy(m->state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
-  SPARSE_CUDA(cudaDeviceSynchronize());
-  return ncclSuccess;
+  return write_state(h);
 }
 
 /* Avoids NCCL's messages where that is possible and wanted: counts on the device, and one-sided if
@@ -209,9 +214,7 @@ ncclResult_t sparse_change_density(struct sparse_allreduce_handle *h, double den
   use_density(h, density);
   expect_k_entries(h);
   h->last = h->latest = (struct sparse_step){0};
-  SPARSE_CUDA(cudaMemcpy(h->m.state, h->state, sizeof(*h->state), cudaMemcpyHostToDevice));
-  SPARSE_CUDA(cudaDeviceSynchronize()); /* the caller's stream may not wait for the default one */
-  return ncclSuccess;
+  return write_state(h);
 }
 
 ncclResult_t sparse_allreduce_set_density(sparse_allreduce_t handle, double density)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each exchange exists in two versions. Between GPUs it uses NCCL's calls, and the host waits for
- * them. The reference uses the link: all ranks get what all ranks have, and each keeps its part. */
+ * them. The reference asks the launcher: all ranks get what all ranks have, and each keeps its
+ * part. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ void simple_numbers(struct simple *s, const uint64_t *mine, uint64_t *all, size_
 {
   const size_t bytes = count * sizeof *mine;
   if (!s->comm) {
-    s->link.allgather(s->link.context, mine, all, bytes);
+    s->allgather(s->me, mine, all, bytes);
     return;
   }
   simple_copy(s, s->work, mine, bytes);
@@ -53,7 +54,7 @@ static void exchange(struct simple *s, const char *mine, const uint64_t *counts,
   }
   char *list = simple_host_memory(longest * size), *lists = simple_host_memory(P * longest * size);
   memcpy(list, mine, lengths[me] * size);
-  s->link.allgather(s->link.context, list, lists, longest * size);
+  s->allgather(s->me, list, lists, longest * size);
   for (size_t r = 0; r < P; received += receives[r++] * size)
     memcpy(received, lists + (r * longest + begins[r][me]) * size, receives[r] * size);
   free(lists);
@@ -81,7 +82,7 @@ void simple_split(struct simple *s, const struct sparse_pair *mine, const uint64
 
 void simple_sum(struct simple *s, const float *mine, float *sums)
 {
-  enum { PIECE = 1 << 20 }; /* elements that the link takes at a time */
+  enum { PIECE = 1 << 20 }; /* elements that the launcher takes at a time */
   const size_t P = (size_t)s->nranks;
   s->last.words_sent = 2 * s->n * (P - 1) / P;
   if (s->comm) {
@@ -93,7 +94,7 @@ void simple_sum(struct simple *s, const float *mine, float *sums)
   simple_zero(s, sums);
   for (size_t at = 0; at < s->n; at += PIECE) {
     const size_t count = s->n - at < PIECE ? s->n - at : PIECE;
-    s->link.allgather(s->link.context, mine + at, pieces, count * sizeof *pieces);
+    s->allgather(s->me, mine + at, pieces, count * sizeof *pieces);
     for (size_t r = 0; r < P; r++)
       for (size_t i = 0; i < count; i++)
         sums[at + i] = simple_add(sums[at + i], pieces[r * count + i]);

@@ -52,27 +52,18 @@ void simple_paper_words(int path, double n, double k, double ranks, double *low,
 #define simple_on_device simple_on_host
 #endif
 
-static void gather_by_launcher(void *me, const void *mine, void *all, size_t bytes)
+struct simple *simple_create(ncclComm_t comm, const struct rank *me, size_t count,
+                             const sparse_allreduce_config_t *config)
 {
-  launcher_allgather(me, mine, all, bytes);
-}
-
-struct simple_link simple_launcher(const struct rank *me)
-{
-  return (struct simple_link){(void *)(uintptr_t)me, gather_by_launcher};
-}
-
-struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
-                             size_t count, const sparse_allreduce_config_t *config)
-{
-  const size_t ranks = (size_t)nranks;
+  const size_t ranks = (size_t)me->nranks;
   struct simple *s = simple_host_memory(sizeof *s);
   *s = (struct simple){.config = *config,
                        .on = comm ? &simple_on_device : &simple_on_host,
                        .comm = comm,
-                       .link = link,
-                       .rank = rank,
-                       .nranks = nranks,
+                       .me = me,
+                       .allgather = launcher_allgather,
+                       .rank = me->rank,
+                       .nranks = me->nranks,
                        .n = count,
                        .t = (size_t)((double)count * config->density),
                        .local_threshold = (double)NAN,

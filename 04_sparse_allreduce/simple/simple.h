@@ -80,21 +80,16 @@ extern const struct simple_operators simple_on_host, simple_on_device;
 
 /* ---- one rank's side ------------------------------------------------------------------------- */
 
-/* An allgather of host memory, by which the reference reaches the other ranks. */
-struct simple_link {
-  void *context;
-  void (*allgather)(void *context, const void *mine, void *all, size_t bytes);
-};
 struct rank;
-struct simple_link simple_launcher(const struct rank *me); /* by launcher_allgather */
-
 struct simple {
   sparse_allreduce_config_t config;
   struct sparse_constants constants; /* those of the preset */
   const struct simple_operators *on;
-  ncclComm_t comm;         /* NULL on the host */
-  struct simple_link link; /* how the reference reaches other ranks */
-  cudaStream_t stream;     /* of the step, on the device */
+  ncclComm_t comm;       /* NULL on the host */
+  const struct rank *me; /* for the launcher */
+  /* launcher_allgather: how the reference reaches other ranks, unless a test has another way */
+  void (*allgather)(const struct rank *me, const void *mine, void *all, size_t bytes);
+  cudaStream_t stream; /* of the step, on the device */
   int rank, nranks;
   size_t n;
   size_t t;        /* floor(n * density): the number of entries that thresholds aim at */
@@ -120,9 +115,9 @@ struct simple {
   size_t nonfinite;                   /* elements of its gradient that were not finite */
 };
 
-/* It runs on the current device by `comm` or, if that is NULL, on the host by `link`. */
-struct simple *simple_create(ncclComm_t comm, struct simple_link link, int rank, int nranks,
-                             size_t count, const sparse_allreduce_config_t *config);
+/* It runs on the current device by `comm` or, if that is NULL, on the host by the launcher. */
+struct simple *simple_create(ncclComm_t comm, const struct rank *me, size_t count,
+                             const sparse_allreduce_config_t *config);
 void simple_destroy(struct simple *s);                     /* NULL is fine */
 void simple_reset(struct simple *s);                       /* begins again with the first step */
 void simple_set_density(struct simple *s, double density); /* from the next step on */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher.h"
 #include "unit.h"
 
 sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, sparse_preset_t preset,
@@ -19,16 +20,15 @@ sparse_allreduce_config_t job_config(sparse_allreduce_algorithm_t algorithm, spa
 
 /* A rank on its way through a step. */
 struct side {
+  struct rank me; /* comes first: allgather() gets its address */
   struct job *job;
-  int rank;
   pthread_t thread;
 };
 
-static void allgather(void *context, const void *mine, void *all, size_t bytes)
+static void allgather(const struct rank *me, const void *mine, void *all, size_t bytes)
 {
-  const struct side *side = context;
-  struct job *job = side->job;
-  job->shared[side->rank] = mine;
+  struct job *job = ((const struct side *)me)->job;
+  job->shared[me->rank] = mine;
   pthread_barrier_wait(&job->barrier);
   for (int r = 0; r < job->nranks; r++)
     memcpy((char *)all + (size_t)r * bytes, job->shared[r], bytes);
@@ -38,9 +38,10 @@ static void allgather(void *context, const void *mine, void *all, size_t bytes)
 static void *run_side(void *argument)
 {
   struct side *side = argument;
-  struct simple *s = side->job->ranks[side->rank];
-  s->link = (struct simple_link){side, allgather};
-  simple_step(s, side->job->gradients[side->rank], 0);
+  struct simple *s = side->job->ranks[side->me.rank];
+  s->me = &side->me;
+  s->allgather = allgather;
+  simple_step(s, side->job->gradients[s->rank], 0);
   return NULL;
 }
 
@@ -53,7 +54,8 @@ void job_open(struct job *job, const sparse_allreduce_config_t *config, size_t n
   pthread_barrier_init(&job->barrier, NULL, (unsigned)nranks);
   for (int r = 0; r < nranks; r++) {
     job->gradients[r] = calloc(n, sizeof **job->gradients);
-    job->ranks[r] = simple_create(NULL, (struct simple_link){0}, r, nranks, n, config);
+    const struct rank me = {.rank = r, .nranks = nranks};
+    job->ranks[r] = simple_create(NULL, &me, n, config); /* run_side() sets its `me` */
     assert_non_null(job->gradients[r]);
   }
 }
@@ -73,7 +75,7 @@ void job_step(struct job *job)
 {
   struct side sides[JOB_RANKS];
   for (int r = 0; r < job->nranks; r++) {
-    sides[r] = (struct side){job, r, 0};
+    sides[r] = (struct side){.me = {.rank = r, .nranks = job->nranks}, .job = job};
     assert_int_equal(pthread_create(&sides[r].thread, NULL, run_side, &sides[r]), 0);
   }
   for (int r = 0; r < job->nranks; r++) pthread_join(sides[r].thread, NULL);
