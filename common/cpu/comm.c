@@ -33,7 +33,7 @@ const char *cpu_nccl_sentence(void)
 const char *ncclGetLastError(ncclComm_t comm)
 {
   (void)comm;
-  cpu_mistake(NULL);
+  cpu_mistake("");
   return last_error;
 }
 
@@ -47,7 +47,7 @@ const char *ncclGetErrorString(ncclResult_t result)
                                       "invalid usage",
                                       "remote process exited or there was a network error",
                                       "NCCL operation in progress"};
-  cpu_mistake(NULL);
+  cpu_mistake("");
   return (unsigned)result <= ncclInProgress ? texts[result] : "unknown result code";
 }
 

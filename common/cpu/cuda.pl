@@ -30,6 +30,10 @@ close($preprocessed) or exit 1;
 
 # kernel<<<grid>>>(  ->  cpu_kernel(function, grid)(
 $text =~ s/([A-Za-z_]\w*(?:<[^<>;{}]*>)?)\s*<<<(.*?)>>>\s*\(/cpu_kernel([](const auto &... cpu_arguments) { $1(cpu_arguments...); }, $2)(/gs;
+# words that C++ lacks, or does not need
+$text =~ s/\b__constant__\b//g;
+$text =~ s/\b__align__\b/alignas/g;
+$text =~ s/\b__ldg\b/*/g; # __ldg(pointer)
 # NULL keeps the type of a pointer on its way through a launch
 $text =~ s/\b__null\b/nullptr/g;
 

@@ -91,9 +91,10 @@ void cpu_out_of_memory(const char *what)
 
 void *cpu_allocate(size_t bytes)
 {
-  void *memory = calloc(1, bytes > 0 ? bytes : 1);
+  bytes += 64 - bytes % 64;
+  void *memory = aligned_alloc(64, bytes);
   if (memory == NULL) cpu_out_of_memory("internal lists");
-  return memory;
+  return memset(memory, 0, bytes);
 }
 
 /* ---- errors -------------------------------------------------------------------------------- */
@@ -129,7 +130,7 @@ static char unread[SENTENCE];
 void cpu_mistake(const char *sentence)
 {
   pthread_mutex_lock(&unread_lock);
-  snprintf(unread, sizeof(unread), "%s", sentence != NULL ? sentence : "");
+  snprintf(unread, sizeof(unread), "%s", sentence);
   pthread_mutex_unlock(&unread_lock);
 }
 
@@ -160,14 +161,19 @@ const char *cpu_error_string(cudaError_t error)
 
 const char *cudaGetErrorString(cudaError_t error)
 {
-  cpu_mistake(NULL);
+  cpu_mistake("");
   return cpu_error_string(error);
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+  cpu_mistake("");
+  return last_error;
 }
 
 cudaError_t cudaGetLastError(void)
 {
-  cudaError_t error = last_error;
-  cpu_mistake(NULL);
+  cudaError_t error = cudaPeekAtLastError();
   last_error = cudaSuccess;
   return error;
 }

@@ -69,7 +69,7 @@ cudaError_t cpu_error(cudaError_t error);
 cudaError_t cpu_error_because(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const char *cpu_error_string(cudaError_t error);
-/* Remembers an error of a call; NULL: the program has looked at it. What nobody has looked at is
+/* Remembers an error of a call; "": the program has looked at it. What nobody has looked at is
  * printed at the end of the process. */
 void cpu_mistake(const char *sentence);
 /* Prints that the host has no memory, file or thread left. Ends the process with exit code 3. */
@@ -139,7 +139,7 @@ struct operation {
   void (*release)(const void *args); /* or NULL; called after the last run */
   /* or NULL; called before it is queued, for every run */
   void (*queued)(const void *args, struct CUstream_st *stream);
-  _Alignas(max_align_t) char args[];
+  _Alignas(64) char args[]; /* kernels have arguments that are aligned like this */
 };
 
 /* Never freed: events and communicators may use it after it has been destroyed. */

@@ -51,6 +51,8 @@ struct dim3 {
   {                                                  \
     return {x, y, z, w};                             \
   }
+CPU_VECTOR2(int2, int)
+CPU_VECTOR4(int4, int)
 CPU_VECTOR2(uint2, unsigned)
 CPU_VECTOR4(uint4, unsigned)
 CPU_VECTOR2(float2, float)

@@ -42,6 +42,8 @@ typedef void (*cudaHostFn_t)(void *userData);
 /* ---- errors -------------------------------------------------------------------------------- */
 
 const char *cudaGetErrorString(cudaError_t error);
+#define cudaGetErrorName cudaGetErrorString
+cudaError_t cudaPeekAtLastError(void);
 cudaError_t cudaGetLastError(void); /* of this thread, which forgets it */
 
 /* ---- devices ------------------------------------------------------------------------------- */

@@ -12,6 +12,12 @@ static dim3 number(unsigned i, dim3 size)
   return dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
 }
 
+struct __align__(32) aligned
+{
+  int4 words;
+};
+static __constant__ const aligned ZEROS = {};
+
 /* out[block][thread]: the sum of the block's threads up to this one, and more of other kinds. */
 static __global__ void scan(int *out, int *total, unsigned *turn)
 {
@@ -20,7 +26,7 @@ static __global__ void scan(int *out, int *total, unsigned *turn)
   const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const unsigned threads = blockDim.x * blockDim.y * blockDim.z, lane = thread % 32;
-  int value = (int)(block + thread % 7);
+  int value = (int)(block + thread % 7) + __ldg(&ZEROS.words.w) + (int)sizeof(ZEROS) - 32;
   atomicAdd(total, value);
   for (unsigned by = 1; by < 32; by *= 2) {
     const int other = __shfl_up_sync(~0u, value, by);
