@@ -111,7 +111,7 @@ changed_copy() {
   local copy=$FAULT_FOLDER/copy
   rm -rf "$copy" && mkdir -p "$copy/build"
   cp -rp "$TOP"/{Makefile,common,scripts,0*} "$copy"
-  cp -rp "$TOP"/build/cpu* "$copy/build"
+  cp -rp "$TOP"/build/cpu{,-pthread} "$copy/build" # others are being built meanwhile
   if [[ $2 = *.patch ]]; then
     patch -s -p0 -d "$copy/$1" <"$TOP/$1/$2"
   else

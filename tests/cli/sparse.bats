@@ -123,7 +123,7 @@ planted() { # planted FILE SED-SCRIPT PATTERN-OF-THE-LINE [OPTIONS]
   local copy=$FAULT_FOLDER/own page=$TOP/04_sparse_allreduce/simple/README.md
   mkdir -p "$copy/build"
   cp -rp "$TOP"/{Makefile,common,scripts,0*,tests} "$copy"
-  cp -rp "$TOP"/build/cpu* "$copy/build"
+  cp -rp "$TOP"/build/cpu{,-pthread} "$copy/build" # others are being built meanwhile
   cd "$copy/04_sparse_allreduce/simple"
   awk '/^```c fixed.c/ { in_code = 1; next } /^```/ { in_code = 0 } in_code' "$page" >fixed.c
   awk '/^```sh/ { in_code = 1; next } /^```/ { in_code = 0 } in_code && /^sed/' "$page" >recipe.sh
