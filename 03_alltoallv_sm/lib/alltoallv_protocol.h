@@ -211,7 +211,14 @@ struct alltoallv_errors {
 #define ALLTOALLV_GROUP_LINES (32 * 4)
 
 /* The scratch memory is mailbox[parity of the epoch][source]; a mailbox has slots, the row of
- * counts, and as many groups of lines as ll_bytes takes, an equal part for each payload. */
+ * counts, and as many groups of lines as ll_bytes takes, an equal part for each payload:
+ *
+ *   0          slot of block 0:   sent | expect | place | done     lines of 16 bytes
+ *              slot of block 1:   sent | expect | place | -
+ *              ... 264 slots
+ *   COUNTS_AT  with device counts, what the source sends:  to rank 0 | to rank 1 | ... | to rank 71
+ *   LL_AT      group 0: 128 lines with 1536 bytes of a small pair | group 1 | ...
+ */
 #define ALLTOALLV_SLOT_BYTES (ALLTOALLV_SLOT_LINES * ALLTOALLV_LINE_BYTES)
 #define ALLTOALLV_COUNTS_AT (ALLTOALLV_MAX_BLOCKS * ALLTOALLV_SLOT_BYTES)
 #define ALLTOALLV_LL_AT (ALLTOALLV_COUNTS_AT + ALLTOALLV_MAX_LSA_RANKS * ALLTOALLV_LINE_BYTES)
