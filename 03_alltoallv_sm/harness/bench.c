@@ -253,8 +253,7 @@ int harness(const struct rank *me, const struct options *opt)
   if (code != EXIT_VERIFIED) return code;
 
   ncclUniqueId id;
-  s.expected = calloc((size_t)sizes.iterations * n, sizeof *s.expected);
-  if (!s.expected) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  s.expected = launcher_allocate((size_t)sizes.iterations * n * sizeof *s.expected);
   if (me->rank == 0) NCCLCHECK(ncclGetUniqueId(&id));
   launcher_broadcast(me, &id, sizeof id, 0);
   NCCLCHECK(ncclCommInitRank(&x->comm, me->nranks, id, me->rank));

@@ -137,9 +137,8 @@ bool call_is_right(const struct call *k, int nranks, const char *got)
 {
   const size_t bytes = k->count * k->size, n = (size_t)nranks;
   const void *from[64];
-  char *inputs = malloc((n + 1) * (bytes + 1));
+  char *inputs = launcher_allocate((n + 1) * (bytes + 1));
   bool right = true;
-  if (!inputs) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
   char *want = inputs + n * bytes;
   for (int p = 0; p < nranks; p++) {
     from[p] = inputs + (size_t)p * bytes;

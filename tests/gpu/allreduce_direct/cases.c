@@ -14,9 +14,7 @@ enum { NTYPES = sizeof TYPES / sizeof *TYPES };
 
 static struct calls *no_calls(void)
 {
-  struct calls *c = calloc(1, sizeof *c);
-  if (!c) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
-  return c;
+  return launcher_allocate(sizeof(struct calls));
 }
 
 /* n calls of all types and methods; some without elements. */
@@ -223,8 +221,7 @@ static void setup(struct test *t)
   CUDACHECK(cudaMalloc((void **)&t->send, t->bytes));
   CUDACHECK(cudaMalloc((void **)&t->inputs, t->bytes));
   CUDACHECK(cudaMalloc((void **)&t->results, t->bytes));
-  t->host = malloc(t->bytes);
-  if (!t->host) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
+  t->host = launcher_allocate(t->bytes);
 }
 
 static void teardown(struct test *t)

@@ -93,8 +93,7 @@ static void wrap_epochs(struct test *t)
 {
   const size_t lines = (size_t)t->me->nranks * alltoallv_mailbox_bytes(t->handle->ll_bytes) / 16;
   struct alltoallv_state state = {0};
-  uint32_t(*scratch)[4] = calloc(2 * lines, 16);
-  if (!scratch) launcher_fail(__FILE__, __LINE__, "calloc", "out of memory", NULL);
+  uint32_t(*scratch)[4] = launcher_allocate(2 * lines * 16);
   for (size_t i = 0; i < 2 * lines; i++) scratch[i][3] = i < lines ? 2 : 3;
   for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) state.block[b].epoch = 0xFFFFFFFDu;
   if (t->kernel) {

@@ -45,13 +45,6 @@ static void *device_memory(size_t bytes)
   return memory;
 }
 
-static void *host_memory(size_t bytes)
-{
-  void *memory = calloc(1, bytes);
-  if (memory == NULL) launcher_fail(__FILE__, __LINE__, "calloc", "no memory", NULL);
-  return memory;
-}
-
 void world_open(struct world *w, struct test *t, size_t n, size_t k, int nranks)
 {
   struct sparse_memory *m = &w->m;
@@ -76,12 +69,12 @@ void world_open(struct world *w, struct test *t, size_t n, size_t k, int nranks)
   m->state = device_memory(sizeof(struct sparse_state));
   m->scratch = device_memory(ops_scratch_bytes(n, nranks, m->capacity));
   CUDACHECK(cudaMemset(m->scratch, 0, ops_scratch_bytes(n, nranks, m->capacity)));
-  w->residual = host_memory(n * sizeof(float));
-  w->dense = host_memory(n * sizeof(float));
-  w->offered = host_memory(w->lists * sizeof(struct sparse_pair));
-  w->received = host_memory(w->lists * sizeof(struct sparse_pair));
-  w->gathered = host_memory(w->lists * sizeof(struct sparse_pair));
-  w->state = host_memory(sizeof(struct sparse_state));
+  w->residual = launcher_allocate(n * sizeof(float));
+  w->dense = launcher_allocate(n * sizeof(float));
+  w->offered = launcher_allocate(w->lists * sizeof(struct sparse_pair));
+  w->received = launcher_allocate(w->lists * sizeof(struct sparse_pair));
+  w->gathered = launcher_allocate(w->lists * sizeof(struct sparse_pair));
+  w->state = launcher_allocate(sizeof(struct sparse_state));
 }
 
 void world_close(struct world *w)
