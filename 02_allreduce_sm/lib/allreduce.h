@@ -16,9 +16,14 @@
  * and for every way of starting ranks. half and bfloat16 are added in float and rounded once, at
  * the end; integers wrap.
  *
+ * Small and medium vectors rely on 16 bytes that arrive together over NVLink. PTX promises that of
+ * 8 bytes only. On H100 and H200 our tests never saw anything else; on other GPUs they have not
+ * run.
+ *
  * Buffers:
  * - sendbuff is any memory that this rank's GPU can read, aligned to an element. It needs no window
- *   and may be anywhere, elsewhere on each rank: only its own rank reads it.
+ *   and may be anywhere, elsewhere on each rank: only its own rank reads it. Vectors that begin and
+ *   end at multiples of 16 bytes are up to 10 % faster.
  * - recvbuff is in a window that the handle knows, aligned to an element and at the same offset on
  *   all ranks. It is the send buffer, on any of the ranks, or has no byte in common with it.
  * - When a call has finished on a rank, no other rank accesses its buffers any more. So no barrier

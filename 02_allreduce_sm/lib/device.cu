@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The direct AllReduce on GPUs: is it possible, addresses of the peers, launches. The kernels are
- * in allreduce_lines.cuh and allreduce_push.cuh.
+ * in allreduce_lines.cuh, allreduce_twohop.cuh and allreduce_push.cuh.
  *
  * Of NCCL's device interface (2.28 and later) kernels use only ncclGetLsaPointer, in a kernel of
  * one block. ncclDevCommCreate is called because it fails without symmetric memory; the

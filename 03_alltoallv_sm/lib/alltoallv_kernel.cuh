@@ -19,10 +19,10 @@
  *   other blocks of team 0  own part                 tiles, own part
  *   teams from 1 on         lines                    tiles, lines, large own part
  *
- * In MODE_LARGE all ranks that run it have the same grid, and there are no teams. The first a.line_blocks
- * blocks send lines, waiting for nothing, and then copy the own part. The others wait for headers,
- * push tiles, help with the own part, and receive lines. Stores and loads of a multiprocessor queue
- * up together: a block that sends lines would see the header late.
+ * In MODE_LARGE all ranks that run it have the same grid, and there are no teams. The first
+ * a.line_blocks blocks send lines, waiting for nothing, and then copy the own part. The others wait
+ * for headers, push tiles, help with the own part, and receive lines. Stores and loads of a
+ * multiprocessor queue up together: a block that sends lines would see the header late.
  *
  * Progress. All blocks of an exchange are on the GPU at the same time: alltoallv.h asks for that.
  */
