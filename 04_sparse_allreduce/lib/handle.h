@@ -152,7 +152,7 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
 
 /* exchange.c. All are collective.
  *
- * Split: state->boundaries divide the offered list; the part in region j goes to rank j, for all j.
+ * Split: state->kept.boundaries divide the offered list; the part in region j goes to rank j, for all j.
  * Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At
  * most `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cudaStream_t stream);
