@@ -88,7 +88,7 @@ def train(way, o, learn, held_out):
         net = Transformer(o.layers, o.width)
     kind, *words = way.split("+")
     ddp, ranks = {"ddp": True, "sparse": False}[kind], dist.get_world_size()
-    model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
+    model = DistributedDataParallel(net) if ddp else net
     numbers = {"rate": 6e-4, "momentum": 0.9} if ddp else {"rate": 1e-3, "momentum": 0.5}
     numbers.update((name, json.loads(value)) for name, value in (word.split("=") for word in words))
     betas = float(numbers.pop("momentum")), 0.95 if ddp else 0.99
