@@ -170,8 +170,8 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
   /* a simple version takes ten times as long as the library: once is enough to see that */
   const int repetitions = s->runner && s->runner->simple ? 1 : REPETITIONS;
   double medians[REPETITIONS], means[REPETITIONS],
-      *us = simple_host_memory(sweep->steps * sizeof *us);
-  cudaEvent_t *events = simple_host_memory((sweep->steps + 1) * sizeof *events);
+      *us = launcher_allocate(sweep->steps * sizeof *us);
+  cudaEvent_t *events = launcher_allocate((sweep->steps + 1) * sizeof *events);
   struct timing time = no_timing(EXIT_VERIFIED);
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All that options ask for: --bench, or chosen paths with any gradient, files and types, each step
  * of which is compared in all that it leaves. main.c shows how the library is called. */
-#include "check.h"
 #include "program.h"
 
 static int run_path(struct job *job, int path)
