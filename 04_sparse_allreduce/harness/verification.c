@@ -208,17 +208,15 @@ void verification_reference(struct verification *v, const void *gradient)
   struct simple *ref = v->ref;
   launcher_step("STEP 6: the reference's step");
   fetch(v, gradient, ref->config.gradient_type);
-  const bool dense =
-      ref->config.algorithm == SPARSE_DENSE || ref->steps < (uint64_t)ref->config.warmup_steps;
-  if (v->mean && !dense) measure_means(v);
+  if (v->mean) measure_means(v);
   ref->given_threshold = v->runner->last.gaussian_threshold;
   simple_step(ref, v->host, 0);
-  if (v->mean && !dense) measure_xi(v);
-  if (!dense) {
-    update_weights(v, ref->result);
-  } else {
+  if (ref->last.dense) {
     for (size_t i = 0; i < ref->n; i++) v->host[i] = fabsf(v->host[i]);
     simple_sum(ref, v->host, ref->sums);
+  } else {
+    if (v->mean) measure_xi(v);
+    update_weights(v, ref->result);
   }
   v->compared++;
 }
