@@ -176,7 +176,7 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct spa
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* Waits until all ranks have come here. */
-ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h, cudaStream_t stream);
+ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h);
 
 /* Gathers the same number of words from every rank on the host, in h->counts[r * words ...]; waits
  * for the stream. `mine` is in device memory. */

@@ -143,4 +143,17 @@ planted() { # planted FILE SED-SCRIPT PATTERN-OF-THE-LINE [OPTIONS]
   planted cpu/ops_cpu.c "$removal" 'oktopk, step [12]: ' --bench --steps 4 --algorithm oktopk --count 3000
   planted lib/result.c 's/out->boundaries = s->kept.boundaries;/out->boundaries = s->region_displs;/' \
     'oktopk, step 0: boundary of a region is ' --algorithm oktopk --count 3000
+  # with times, which mean nothing here: paths are compared with the fastest AllReduce, or if one is wrong, with nothing
+  sed -i 's/bench_shows_times = false/bench_shows_times = true/' "$copy/common/bench/bench.c"
+  make -s -C "$copy" CPU=1 04_sparse_allreduce
+  local bench=(../sparse_allreduce --bench --count 3000 --density 0.1 --steps 2 --algorithm topkA -J "$WORK/rows.json")
+  NTHREADS=2 "${bench[@]}"
+  python3 -c "import json
+rows = json.load(open('$WORK/rows.json'))
+fastest = min(r['us'] for r in rows[:3])
+assert all(r['dense_us'] == fastest and abs(r['ratio'] * r['us'] / fastest - 1) < 1e-4 for r in rows)"
+  if NTHREADS=2 FAULT=corrupt:ncclAllReduce:5:1 LD_PRELOAD=$FAULT_FOLDER/fault.so "${bench[@]}"; then false; fi
+  python3 -c "import json
+rows = json.load(open('$WORK/rows.json'))
+assert [r['us'] is None for r in rows] == [True] + 4 * [False] and all(r['ratio'] is None for r in rows)"
 }
