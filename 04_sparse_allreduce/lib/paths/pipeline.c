@@ -205,7 +205,10 @@ ncclResult_t step_of_lists(struct sparse_allreduce_handle *h, const void *gradie
 /* Where threshold and regions are known, one pass selects and sends. It does not know yet whether
  * the threshold will be raised, so it sends by the lowest one that may come, and owners drop what a
  * raised one excludes. If that is too much, reduce_sent() chooses and sends. In exact steps no
- * rank gets all sums: all say how many they have of which size, so they find the largest. */
+ * rank gets all sums: all say how many they have of which size, so they find the largest.
+ *
+ * `ops` is the table at the end of onesided/onesided.cu. pass_and_send, reduce_sent and apply_sent
+ * are one-sided forms of kernels/local_pass.cu, reduce.cu and apply.cu. */
 ncclResult_t step_onesided(struct sparse_allreduce_handle *h, const void *gradient,
                            cudaStream_t stream)
 {
