@@ -93,7 +93,7 @@ compared() {
 @test "pages: what differs from the results is shown, and filled in; what is not understood is refused" {
   SUITE=$WORK/suite page=01_allreduce_ub/README.md
   mkdir "$SUITE"
-  cp -r "$TOP"/{README.md,docs,scripts,results,01_allreduce_ub} "$SUITE"
+  cp -r "$TOP"/{README.md,docs,scripts,results,01_allreduce_ub,02_allreduce_sm} "$SUITE"
   results pages --check "$SUITE/results/2xH200-nccl2.28"
   exits_with 0
   row=$(grep '^| 256 MiB | ' "$SUITE/$page")
