@@ -38,6 +38,9 @@
  * no windows: another window, and one pair of counts in 65,536, go unnoticed, and results are
  * wrong.
  *
+ * Each rank is a thread or a process: create waits for the others. In all calls the communicator's
+ * device is current, and no NCCL group is open.
+ *
  * About streams, graphs and room on the GPU:
  * - The calls of a handle follow each other: on one stream, or on several that wait for each other
  *   by events. They may be captured, replayed and mixed with others. A graph with such calls must

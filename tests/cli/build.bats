@@ -109,7 +109,7 @@ CU
   ! make -s CPU=1 CC=no-such-compiler 2>"$WORK/err" || return 1
   grep -q 'no no-such-compiler; allowed: CC=' "$WORK/err"
   make -n CPU=1 CC="gcc -m64" >"$WORK/out"
-  for prefix in "" " " "/a b" '/"a' '/\a' "/'a" "~/a"; do
+  for prefix in "" " " "/a b" '/"a' '/\a' "/'a" "/~a"; do
     ! make install CPU=1 PREFIX="$prefix" DESTDIR="$WORK/stage" >"$WORK/out" 2>"$WORK/err" || return 1
     grep -q "PREFIX='.*' cannot be used; allowed: a folder, without blanks" "$WORK/err"
     [ ! -s "$WORK/out" ]

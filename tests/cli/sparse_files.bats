@@ -55,14 +55,6 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
   cp "$WORK/bad_0.npy" "$WORK/bad_1.npy"
 }
 
-@test "a closed stdout: exit code 3, and what is printed goes into no file" {
-  code=0
-  NTHREADS=1 "$(program_path 04_sparse_allreduce pthread)" --count 100 --steps 2 --algorithm topkA \
-    --results "$WORK/sums.npy" >&- 2>"$WORK/err" || code=$?
-  exits_with 3
-  [ ! -e "$WORK/sums.npy" ] # or what a run before left
-}
-
 @test "malformed input: one line that says what is wrong and what is allowed" {
   local bad=$WORK/bad_1.npy
   verified pthread 2 --count 100 --steps 3 --algorithm topkA --results "$WORK/bad_%r.npy"
