@@ -89,8 +89,9 @@ typedef struct allreduce_handle *allreduce_t;
 /* Zeros are the defaults, and count as them. For max_blocks and what ends in _bytes all ranks use
  * the lowest value that any of them gave; calls_before is the same on all. */
 typedef struct {
-  double timeout_seconds; /* a call gives up when another rank is this late; 0: 30 s, < 0: never */
-  int max_blocks;         /* of a launch; 0: as many as the GPUs run at once */
+  /* A call gives up when another rank is this late; at most 1e9; 0: 30 s, < 0: never. */
+  double timeout_seconds;
+  int max_blocks; /* of a launch; 0: as many as the GPUs run at once */
   /* The most bytes of a vector that goes as LL lines, as wide lines between two ranks (with more
    * ranks it is less; allreduce_lines.cuh), and in two hops (allreduce_twohop.cuh); larger calls
    * are pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */

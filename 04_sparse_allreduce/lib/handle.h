@@ -152,9 +152,9 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
 
 /* exchange.c. All are collective.
  *
- * Split: state->kept.boundaries divide the offered list; the part in region j goes to rank j, for all j.
- * Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At
- * most `throttle` peers at a time. */
+ * Split: state->kept.boundaries divide the offered list; the part in region j goes to rank j, for
+ * all j. Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is
+ * copied. At most `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cudaStream_t stream);
 
 /* Rank r has counts[r] elements: those from place from[r] to from[r + 1] of all of them. Those that

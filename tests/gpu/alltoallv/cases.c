@@ -451,7 +451,10 @@ static void test_streams(struct test *t)
   bool good = cudaEventElapsedTime(&time, first, first) == cudaSuccess;
   good &= alltoallv_unregister(t->handle, t->x.guarded) == ncclInvalidArgument; /* it is, by now */
   launcher_barrier(t->me);
+  void *none;
+  (void)cudaMalloc(&none, (size_t)1 << 50); /* fails, and no later call */
   ALLTOALLVCHECK(alltoallv_register(t->handle, t->x.guarded, t->x.guarded_bytes));
+  (void)cudaGetLastError();
   result(t, good, "unregister waits for what is running");
   CUDACHECK(cudaStreamDestroy(other));
   CUDACHECK(cudaEventDestroy(first));
