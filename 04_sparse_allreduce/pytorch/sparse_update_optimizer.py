@@ -43,7 +43,8 @@ class _UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * 128)]
 
 
-PRESET_BERT, RESULT_ENTRIES = 2, 1  # enumerators of sparse_allreduce.h
+# enumerators of sparse_allreduce.h
+PRESET_BERT, RESULT_ENTRIES = 2, 1
 
 
 def nccl_home():
@@ -396,7 +397,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if self._now.kept is not None and not inside:
             raise SparseAllreduceError("the model has the shared weights: leave shared_weights() first")
 
-    @torch.compiler.disable  # also in a compiled function
+    # also in a compiled function
+    @torch.compiler.disable
     def step(self, closure=None):
         self._ready()
         with _own_setting():
@@ -478,7 +480,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                 digests = _together(self._group, lambda: _digest(changed))
                 # none: nothing has changed yet
                 self._now.equal = not any(digests)
-                if any(digests) and len(set(digests)) == 1:
+                if any(digests) and not failed and len(set(digests)) == 1:
                     warnings.warn("all ranks have the same gradients: is there DistributedDataParallel around the model, "
                                   "or does each rank have the same data? Both are wrong here")
             self._exchange.average(changed, self._shared)
