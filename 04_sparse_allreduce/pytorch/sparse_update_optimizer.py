@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data-parallel training that exchanges what the optimizer changed, by the sparse allreduce of ../lib.
-README.md has the five lines that use it. The constructor, step(), load_state_dict(), take_weights() and
+README.md shows how it is used. The constructor, step(), load_state_dict(), take_weights() and
 close() are collective: all ranks make these calls in the same order.
 
 Each rank runs its own optimizer on its own gradients. What that changed is added to this rank's
