@@ -79,7 +79,7 @@ endif
 CXX_FLAGS = $(CFLAGS) $(EXACT) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
 CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(ON_FIBERS)
 # Hundreds of kernels, for short runs: with -O2, or with -O1 and UBSan, compiling would take longer than running.
-CXX_FLAGS += $(if $(RACES),-O1)$(if $(findstring undefined,$(SANITIZE)),-O0)
+CXX_FLAGS += $(if $(RACES),-O1 -g0)$(if $(findstring undefined,$(SANITIZE)),-O0)
 # ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
 # AddressSanitizer finds locals that are used after their function returned by a second stack, of megabytes, for every
 # fiber: nine tenths of the time of all checks with it. Host code keeps that.
@@ -184,15 +184,15 @@ $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3
 endef
 $(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),\
   $(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
-$(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(SHARED)/tests.a)))
+$(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(ARCHIVES)/tests.a)))
 $(foreach t,$(GPU_TEST_PROGRAMS),\
-  $(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(SHARED)/tests.a)))
+  $(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(ARCHIVES)/tests.a)))
 
 # q, not r: files of different folders may have the same name
 %.a:
 	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
 $(foreach part,common $(ALL_EXAMPLES),$(eval $(ARCHIVES)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
-$(SHARED)/tests.a: $(call objects,02_allreduce_sm/cpu/plain.c \
+$(ARCHIVES)/tests.a: $(call objects,02_allreduce_sm/cpu/plain.c \
                      $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES)))))
 
 # by the plain compiler: it is independent of launchers, so of MPI
