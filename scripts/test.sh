@@ -72,7 +72,7 @@ check build-cpu build_cpu
 check sanitize-address sanitize address,undefined
 check sanitize-thread "${LIMIT[@]}" tests/sanitize.sh thread pthread
 check build-gpu build_gpu
-check races "${LIMIT[@]}" tests/races.sh
+check races built cpu "${LIMIT[@]}" tests/races.sh
 # once each, the longest first
 for file in $(printf 'tests/cli/%s.bats\n' sparse_library cases sparse alltoallv training |
   awk '!seen[$0]++' - <(ls tests/cli/*.bats)); do
