@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs all checks that need no GPU: about a quarter of an hour on two cores. Installs the tools that they need from the
+# Runs all checks that need no GPU: about eight minutes on two cores. Installs the tools that they need from the
 # distribution, and says so first.
 #
 #   scripts/test.sh [--no-install] [NAME...]
