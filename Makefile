@@ -166,6 +166,8 @@ $(ALL_EXAMPLES):
 	  [ "$$(readlink $@/$$name)" = ../$(BUILD)/$$name ] || ln -sfn ../$(BUILD)/$$name $@/$$name || exit; \
 	done
 $(foreach e,$(ALL_EXAMPLES),$(eval $e: $(addprefix $(BUILD)/,$(call programs_of,$e))))
+# as a shell completes the name
+$(ALL_EXAMPLES:=/): %/: %
 $(firstword $(LIBRARY_OF)): $(BUILD)/$(LIBRARY)
 
 tests: $(addprefix $(BUILD)/tests/,$(UNIT_TESTS) $(GPU_TEST_PROGRAMS))
@@ -243,8 +245,8 @@ clean:
 VERSION = $(shell sed -n 's/^\#define SUITE_VERSION "\(.*\)".*/\1/p' common/launch/launcher.c)
 TO = $(call quote,$(DESTDIR)$(abspath $(PREFIX)))
 ifneq ($(filter install,$(MAKECMDGOALS)),)
-ifneq ($(words $(PREFIX))$(shell printf %s $(call quote,$(PREFIX)) | tr -cd '"\\$$`#%:'"'"),1)
-$(error PREFIX='$(PREFIX)' cannot be used; allowed: a folder, without blanks and without " ' \ $$ ` : % and #)
+ifneq ($(words $(PREFIX))$(shell printf %s $(call quote,$(PREFIX)) | tr -cd '"\\$$`#%:~'"'"),1)
+$(error PREFIX='$(PREFIX)' cannot be used; allowed: a folder, without blanks and without " ' \ $$ ` : % ~ and #)
 endif
 endif
 ENDING := $(CPU:%=_cpu)

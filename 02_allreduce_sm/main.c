@@ -104,8 +104,8 @@ static int run(const struct rank *me, const struct options *opt)
   for (size_t i = 0; i < count; i++) host[i] = input(me->rank, i);
   CUDACHECK(cudaMemcpyAsync(sendbuff, host, bytes, cudaMemcpyHostToDevice, stream));
   CUDACHECK(cudaMemsetAsync(recvbuff, 0xFF, bytes, stream));
-  /* A second reason to wait: NCCL 2.28.3 to 2.30.6 may start the AllReduce before the memset has
-   * ended (docs/symmetric_memory.md, the launch hazard). */
+  /* The stream keeps the order. But NCCL 2.28.3 to 2.30.6 may start the AllReduce before the memset
+   * has ended (docs/symmetric_memory.md, the launch hazard). */
   CUDACHECK(cudaStreamSynchronize(stream));
   launcher_print_ranks(me, "  Rank %d data initialized (value: %.0f)\n", me->rank, host[0]);
 

@@ -6,8 +6,8 @@
 #
 # Needs bash, make, gcc, g++ (for nvcc), nvcc and an MPI, and installs nothing; checks that need more
 # (compute-sanitizer, PyTorch) are skipped without it. Uses NCCL of NCCL_HOME, or of the system. quick: only the largest
-# number of ranks, and not the commands of the pages. 01 and 02 in one run, 03 and 04 in others, are all checks. Ends with
-# `N passed, N failed, N skipped`.
+# number of ranks, and not the commands of the pages. 01 and 02 in one run, 03 and 04 in others, are all checks. Ends
+# with `N passed, N failed, N skipped`.
 #
 # Without enough GPUs: NP=4 NCCL_MULTI_RANK_GPU_ENABLE=1 checks with up to four processes, which take turns on
 # the GPUs; threads cannot. This needs NCCL 2.30 or later, and several times as long.

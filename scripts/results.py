@@ -243,7 +243,8 @@ def compare(folders, percent):
         die("no row with a time is in both folders; allowed: results of the same examples, of as many ranks")
     noise, slower, lost = (sum(word in mark for mark in marks) for word in ("*", "SLOWER", "LOST"))
     print(f"old: {machine(folders[0])}", f"new: {machine(folders[1])}", *text, sep="\n")
-    print(f"{len(marks)} rows in both: {noise} outside the noise, {slower} slower by more than {percent:g} %, {lost} lost")
+    print(f"{len(marks)} rows in both: {noise} outside the noise, "
+          f"{slower} slower by more than {percent:g} %, {lost} lost")
     return slower + lost > 0
 
 

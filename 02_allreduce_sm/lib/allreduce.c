@@ -198,9 +198,11 @@ ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
   ALLREDUCE_NCCLTRY(ncclCommCount(comm, &n));
   if (n > ALLREDUCE_MAX_RANKS)
     return allreduce_fail(ncclInvalidUsage, "more than %d ranks", ALLREDUCE_MAX_RANKS);
+  if (config == NULL) config = &defaults;
+  if (!(config->timeout_seconds <= 1e9))
+    return allreduce_fail(ncclInvalidArgument, "timeout_seconds is above 1e9");
   struct allreduce_handle *h = calloc(1, sizeof(*h));
   if (h == NULL) return allreduce_fail(ncclSystemError, "out of memory");
-  if (config == NULL) config = &defaults;
   *h = (struct allreduce_handle){.comm = comm, .rank = rank, .n = n, .timeout = ALLREDUCE_TIMEOUT};
   if (config->timeout_seconds != 0) h->timeout = config->timeout_seconds;
   if (h->timeout < 0) h->timeout = 0;

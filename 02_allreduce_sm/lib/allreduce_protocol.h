@@ -57,9 +57,9 @@ enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
 #define ALLREDUCE_LINE 16
 
 /* A wide line has 120 bytes of data in 128, as eight pieces of 16 bytes. The last byte of each
- * piece is its mark. The data that had its place are in the last piece, which has only one word of
- * its own. Each piece is stored and loaded by one instruction, so whoever sees its mark has its
- * data. */
+ * piece is its mark. The eight bytes whose places the marks take travel together, as the second
+ * word of the last piece. Each piece is stored and loaded by one instruction, so whoever sees its
+ * mark has its data. */
 #define ALLREDUCE_WIDE_LINE 128
 #define ALLREDUCE_WIDE_PIECES 8
 #define ALLREDUCE_WIDE_WORDS 15 /* of 8 bytes */
@@ -74,17 +74,18 @@ ALLREDUCE_RULE uint32_t allreduce_mark(uint64_t tag, int piece)
   return 0x80 | (((check >> (2 * piece)) + (uint32_t)(allreduce_epoch(tag) >> 1)) & 0x7f);
 }
 
-/* With two hops a line is 16 bytes of data and nothing else. Its place is 0 in the second word
- * before, so that word is not sent as it is, but XOR this number. It is NaN in every floating type,
- * and as an integer it is rare. What would be sent as 0 or 1 is sent as 1, and a byte beside the
- * line, its escape, says which of them it is: 1 more than it, and 0 before. */
+/* With two hops a line is bare: 16 bytes of data and nothing else. Where its second word is 0, the
+ * place is empty. So that word is not sent as it is, but XOR this number, which is NaN in every
+ * floating type and rare as an integer. If the word is 0 or 1 even then, 1 is sent, and a byte
+ * beside the line, its escape, says which of them it is: 1 for 0, and 2 for 1. An escape of 0 has
+ * not come. */
 #define ALLREDUCE_KEY 0xfff5ffc3ff96ffd1u
 
 enum allreduce_flag {
   ALLREDUCE_BEGUN, /* this rank is in the call: its tag */
-  ALLREDUCE_READY, /* so many chunks of this block are in the slots of the reader */
-  ALLREDUCE_FREED, /* so many chunks of the reader are added: their slots are free again */
-  ALLREDUCE_ENDED, /* this block has read all its slots and stored all its sums */
+  ALLREDUCE_READY, /* the writer's block has stored so many chunks in the reader's slots */
+  ALLREDUCE_FREED, /* it has added so many of the reader's chunks: their slots are free again */
+  ALLREDUCE_ENDED, /* it has read all its slots and stored all its sums */
   ALLREDUCE_FLAGS
 };
 

@@ -26,8 +26,12 @@
  *   thread. Nobody else reads a send buffer: it may be any memory, anywhere.
  * - The result is complete when the kernel ends: B waits for ENDED from every rank, which releases
  *   all sums that the block has stored.
- * - Progress. All blocks run at once (allreduce_limits). In round r a block waits for FREED of
- *   round r - 1 and for READY of r - 1 at most, and sends its READY of r - 1 before that.
+ * - Progress. All blocks run at once (allreduce_limits). In round r a block waits at most for FREED
+ *   of chunk r - 2, which is told in round r - 1, and for READY of r - 1, and it has told its own
+ *   READY of r - 1 before. The last two rounds tell no FREED: ENDED does.
+ * - Counts that differ. The first two chunks are pushed before anything is compared, into slots of
+ *   this call's layout, which are within the slots' memory for every count. They are never added:
+ *   READY of another count is no READY of this call.
  *
  * Loads of slots are plain loads. They must not use the cache for read-only data (ld.global.nc),
  * which may hold data from before the flag. So no pointer here is `const __restrict__`. */

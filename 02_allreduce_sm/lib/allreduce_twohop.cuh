@@ -5,8 +5,11 @@
  *
  * A line is 16 bytes of data, and has no tag that shows its arrival: the second word of its place
  * is 0 before, and is not 0 in a line (allreduce_protocol.h). Whoever has read a line sets its
- * place to 0 again, and so with its escape. So all bytes that go over the link are data. Both words
- * arrive together (store_line). The escape may come later; it is waited for.
+ * place to 0 again, and so with its escape. So all bytes that go over the link are data. The first
+ * word is not looked at: both must arrive together, which PTX does not promise and store_line tells
+ * of. The escape may come later; it is waited for. A part, what one rank sends another:
+ *
+ *   lines of the first hop | lines of sums | (free) | escapes, the first line's at the end
  *
  * Why no line is overwritten before it has been read, and none of another call is read. Let A and B
  * be two ranks and e an epoch. As in allreduce_lines.cuh:

@@ -153,6 +153,13 @@ static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
+/* At a timeout. The first thread that has waited too long marks all blocks as broken (report), and
+ * so ends all waits of this rank. From then on it sends no line, no flag and no sum: later calls
+ * have tag 0. The other ranks then miss something, in this call or in the next one, and report a
+ * timeout, too. What they have stored for this call may still arrive in scratch memory and, with
+ * pushes, in the receive buffer. The handle is never used again, so nobody takes it for later data.
+ */
+
 template <int N>
 static __device__ void report(const kernel_args<N> &a, int kind, int peer)
 {

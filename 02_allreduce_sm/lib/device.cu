@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The direct AllReduce on GPUs: is it possible, addresses of the peers, launches. The kernels are
- * in allreduce_lines.cuh and allreduce_push.cuh.
+ * in allreduce_lines.cuh, allreduce_twohop.cuh and allreduce_push.cuh.
  *
  * Of NCCL's device interface (2.28 and later) kernels use only ncclGetLsaPointer, in a kernel of
  * one block. ncclDevCommCreate is called because it fails without symmetric memory; the
@@ -209,8 +209,11 @@ static __global__ void lsa_pointers(ncclWindow_t window, int n, char **out)
 ncclResult_t allreduce_device_peers(const struct allreduce_handle *h, ncclWindow_t window,
                                     char **peers)
 {
-  lsa_pointers<<<1, 128>>>(window, h->n, h->table);
-  ALLREDUCE_CUDATRY(cudaGetLastError());
+  /* cudaGetLastError() after <<<>>> would also return an error that the caller has dealt with */
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(128);
+  ALLREDUCE_CUDATRY(cudaLaunchKernelEx(&config, lsa_pointers, window, h->n, h->table));
   ALLREDUCE_CUDATRY(cudaMemcpy(peers, h->table, h->n * sizeof(*peers), cudaMemcpyDeviceToHost));
   return ncclSuccess;
 }

@@ -27,8 +27,8 @@
  * - Exchanges are asynchronous and need no barrier between them: none writes into a peer's receive
  *   buffer before the peer's stream has reached it. If two are on different streams, the library
  *   makes the second wait for the first, so keep the first one's stream until then.
- *   (cudaStreamPerThread is many streams: use it from one thread.) Stream NULL is what it is for
- *   these sources: compile them and your program with the same choice of default stream.
+ *   (cudaStreamPerThread is many streams: use it from one thread.) NULL is the default stream with
+ *   which these files were compiled: compile your program with the same choice.
  * - No barrier is needed before memory is freed either: when a rank's exchanges are over, all that
  *   peers store into its receive buffers has arrived. unregister and destroy wait for that. Several
  *   GPUs in one process need more: freeing memory (destroy does, too) may wait for all GPUs, and a
@@ -207,6 +207,8 @@ ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_
  *   ncclInvalidUsage     the two ranks made different calls (LSA path); otherwise as above
  *   ncclRemoteError      nothing came from `source` within the timeout. Final: end the job, with
  *                        the receive buffers allocated, since the late rank may still write there.
+ *                        The late rank gets this, too, when its own timeout is over: in the same
+ *                        exchange, or in the next one if all of the same has come.
  * alltoallv_last_error() then says "rank 0 sends 11 elements to rank 2, which expects 10 (exchange
  * 7)": the seventh of the handle. It gives bytes when the number is not a multiple of
  * element_bytes. On the send/recv path only device counts that do not fit are found, and exchanges

@@ -50,7 +50,7 @@ static __device__ __forceinline__ void use_payload(const kernel_args &a, block_s
 }
 
 /* Block 0 sends every rank, this one included, the whole row of counts and a header for each
- * payload. A broken rank sends no rows: a peer that sees a row may rely on the data. */
+ * payload. A broken rank sends no rows. (If it breaks later, it says no DONE.) */
 template <bool MANY>
 static __device__ void send_rows(const kernel_args &a)
 {
@@ -76,8 +76,9 @@ static __device__ void send_rows(const kernel_args &a)
 }
 
 /* My own counts and displacements, from device memory: the pair of rank p for thread p, and in
- * b.pairs. Is any pair large, be it my own? If the counts so far exceed 2^55 bytes, all later pairs
- * are as large. So none of their data are sent before the check finds that they do not fit. */
+ * b.pairs. Is any pair large, be it my own? Where the counts before a pair come to 2^55 bytes,
+ * it counts as that large. So none of its data are sent before the check finds that they do not
+ * fit. */
 static __device__ bool load_counts(const kernel_args &a, block_state &b,
                                    struct alltoallv_pair &elements)
 {

@@ -19,10 +19,10 @@
  *   other blocks of team 0  own part                 tiles, own part
  *   teams from 1 on         lines                    tiles, lines, large own part
  *
- * In MODE_LARGE all ranks have the same grid, and there are no teams. The first a.line_blocks
- * blocks send lines, waiting for nothing, and then copy the own part. The others wait for headers,
- * push tiles, help with the own part, and receive lines. Stores and loads of a multiprocessor queue
- * up together: a block that sends lines would see the header late.
+ * In MODE_LARGE all ranks that run it have the same grid, and there are no teams. The first
+ * a.line_blocks blocks send lines, waiting for nothing, and then copy the own part. The others wait
+ * for headers, push tiles, help with the own part, and receive lines. Stores and loads of a
+ * multiprocessor queue up together: a block that sends lines would see the header late.
  *
  * Progress. All blocks of an exchange are on the GPU at the same time: alltoallv.h asks for that.
  */
@@ -127,14 +127,16 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   if (first) clear_stale_lines(a, now.epoch);
   if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
   const bool large = pair.sends > a.ll_threshold || pair.gets > a.ll_threshold;
-  bool comes = false;
+  bool comes = false, gave_up = false;
   if (thread_of_rank && !now.broken && (first || (large && p != a.rank))) {
     uint64_t place;
     comes = meet(a, now.epoch, p, &place) && p != a.rank && pair.gets > a.ll_threshold;
     if (place != 0) b.to[p] = at_place(a, p, place) + head;
+    gave_up = place == 0 && begin_exchange(a).broken;
   }
-  __syncthreads();
-  if (b.stop) return b.epoch;
+  /* Whoever has given up does not know where all bodies go, and must not say that they are there.
+   * So its peers give up, too. */
+  if (__syncthreads_or(gave_up) || b.stop) return b.epoch;
   push_tiles(a, b, 0, count_tiles(a, b));
   __syncthreads();
   if (p == 0) b.last = tell_done(a, b);

@@ -86,9 +86,9 @@ struct share {
 };
 
 /* Blocks with the same blockIdx.y are a team. Team i > 0 has pair i; with fewer teams than ranks
- * also i + gridDim.y - 1 and so on. So a block waits for the block of its number at another rank,
- * which has sent before it waits: where grids are equal, blocks that are not resident yet keep
- * nobody from going on. Neighboring groups go to different multiprocessors. */
+ * also i + gridDim.y - 1 and so on. So where grids are equal a block waits for the block of its
+ * number at another rank, which has sent before it waits. Neighboring groups go to different
+ * multiprocessors. */
 static __device__ __forceinline__ share of_team(void)
 {
   return {(int)blockIdx.y, (int)gridDim.y - 1, threadIdx.x / 32 * gridDim.x + blockIdx.x,

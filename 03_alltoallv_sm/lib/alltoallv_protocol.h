@@ -69,17 +69,17 @@ ALLTOALLV_RULE int alltoallv_in_slots(uint32_t kind)
   return kind % 4 == ALLTOALLV_KIND_SLOTS;
 }
 
-/* What a rank writes at a peer begins with a slot of four lines for each of its blocks. Three are a
- * header, each one 64-bit and one 32-bit number. Block 0 sends one to every peer. With host counts
- * and a large pair each block b does that pushes, to block b of the peer, so that no block waits
- * for another. With device counts block 0 sends one for each payload, in slot after slot, and the
- * row of counts comes after the slots: a line for each rank, with the elements that it is sent |
- * kind. */
+/* A mailbox, what a rank writes at a peer, begins with slots of four lines; the first three are a
+ * header, each one 64-bit and one 32-bit number. With host counts the first block that pushes
+ * (tile_block 0) sends one to every peer. For a large pair the other blocks that push do so, too,
+ * each to the peer's block of its number, so that no block waits for another. With device counts
+ * block 0 sends one for each payload, in slot after slot. After the slots comes the row of counts:
+ * a line for each rank, with the elements that it is sent | kind. */
 enum alltoallv_slot_line {
   ALLTOALLV_LINE_SENT = 0,   /* bytes I send you | kind */
   ALLTOALLV_LINE_EXPECT = 1, /* bytes I expect from you; device counts: elements that fit */
   ALLTOALLV_LINE_PLACE = 2,  /* where your data shall go | bytes of my elements */
-  ALLTOALLV_LINE_DONE = 3,   /* of block 0: all blocks have stored large pairs */
+  ALLTOALLV_LINE_DONE = 3,   /* in slot 0: all blocks have stored large pairs */
   ALLTOALLV_SLOT_LINES = 4,
 };
 
@@ -88,7 +88,7 @@ struct alltoallv_header {
   uint32_t kind, element;
 };
 
-/* The first epoch of a handle: its scratch memory is clear. */
+/* The first epoch of a handle, after those that clear memory, which is clear. */
 #define ALLTOALLV_FIRST_EPOCH 5
 
 /* After 0xffffffff, which takes some 3 hours of exchanges, comes 2: 0 marks a line that was never
@@ -100,9 +100,9 @@ ALLTOALLV_RULE uint32_t alltoallv_next_epoch(uint32_t epoch)
 
 /* Before then old lines are cleared: which (0: of even epochs, 1: of odd ones) at the beginning of
  * `epoch`, before block 0 sends its headers, or -1. What is awaited of that parity has been read by
- * then, and peers send more only after those headers. Lines of a pair whose counts disagree are not
- * awaited, so they may arrive later. Two epochs later the sender's kernel has ended, and the second
- * clearing removes them. */
+ * then, and peers send more only after those headers. Some lines are not awaited, so they may
+ * arrive later: those of a pair whose counts disagree, and DONE without a large pair. Two epochs
+ * later the sender's kernel has ended, and the second clearing removes them. */
 ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
 {
   if (epoch == 0xffffffffu || epoch == 3) return 0;

@@ -97,11 +97,11 @@ static __device__ __forceinline__ uint32_t this_warp(const kernel_args &a)
   return threadIdx.x / 32 * tile_blocks(a) + tile_block(a);
 }
 
-/* A long exchange takes what is next from a counter, which block 0 sets back in the next exchange:
- * with equal shares the links idle while the slowest multiprocessor finishes. (In a short one that
- * waits a microsecond: all warps ask the counter at the same time.) And it sends to rank + 1 first,
- * then to rank + 2 and so on: where several GPUs store into one at the same time, a link carries
- * less. */
+/* A long exchange takes what is next from a counter, which block 0 sets back in the exchange
+ * before: with equal shares the links idle while the slowest multiprocessor finishes. (In a short
+ * one that waits a microsecond: all warps ask the counter at the same time.) And it sends to rank +
+ * 1 first, then to rank + 2 and so on: where several GPUs store into one at the same time, a link
+ * carries less. */
 #define FEW_ROUNDS 4
 
 struct tile_count {

@@ -280,8 +280,16 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  * nothing and A waits for nothing: both compare the same two numbers. What goes in lines is stored
  * by A itself, from its mailbox.
  *
- * Each exchange increments the epoch of all blocks, so modes and grids may change. After a timeout
- * a rank sends nothing any more, so nobody stores to it in later epochs.
+ * Timeout. The first thread that has waited too long marks all blocks as broken (give_up), and so
+ * ends every wait of this rank. A block that has given up says nothing more: no DONE, or its peer
+ * would take bodies for stored that are not. Later kernels of the rank send nothing, no header
+ * either, so nobody stores into its receive buffer in later epochs; into its mailboxes a peer that
+ * had its last header may, once more. Every peer that waits for something of it gives up, too, in
+ * this exchange or in the next one: only what it had sent before, small pairs, arrives.
+ *
+ * Each exchange increments the epoch of all blocks, so modes and grids may change. Ranks without
+ * large pairs run MODE_SMALL where others run MODE_LARGE. Both send and await the header of block
+ * 0 of their tiles (tile_block).
  *
  * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
  * may send no other. */

@@ -104,8 +104,10 @@ ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, struct alltoallv_wi
 {
   char *const *peers = (char *const *)w->peers;
   char *const *scratch = (char *const *)h->scratch.peers;
-  lsa_pointers<<<1, 128, 0, h->words_stream>>>(w->window, h->n, (char **)h->words);
-  ALLTOALLV_CUDATRY(cudaGetLastError());
+  /* cudaGetLastError() after <<<>>> would also return an error that the caller has dealt with */
+  const cudaLaunchConfig_t config = {dim3(1), dim3(128), 0, h->words_stream, NULL, 0};
+  ALLTOALLV_CUDATRY(
+      cudaLaunchKernelEx(&config, lsa_pointers, w->window, h->n, (char **)h->words));
   ALLTOALLV_CUDATRY(cudaStreamSynchronize(h->words_stream));
   memcpy(w->peers, h->words, h->n * sizeof(*peers));
   w->place = peers[0] - scratch[0];

@@ -150,13 +150,28 @@ static void run_cycle(struct sweep *sweep, struct subject *s, cudaEvent_t *event
   CUDACHECK(cudaStreamSynchronize(sweep->job->stream));
 }
 
+static double elapsed_us(cudaEvent_t start, cudaEvent_t stop)
+{
+  float ms;
+  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
+  return ms * 1e3;
+}
+
+/* Median over n steps of the slowest rank's time; NaN if times mean nothing. `us` has the same n on
+ * all ranks, and is changed. Collective. */
+static double slowest_us(const struct rank *me, double *us, uint64_t n)
+{
+  for (uint64_t i = 0; i < n; i++) us[i] = launcher_max(me, us[i]);
+  return bench_shows_times ? bench_median(us, (long)n) : (double)NAN;
+}
+
 static struct timing time_steps(struct sweep *sweep, struct subject *s)
 {
   /* a simple version takes ten times as long as the library: once is enough to see that */
   const int repetitions = s->runner && s->runner->simple ? 1 : REPETITIONS;
   double medians[REPETITIONS], means[REPETITIONS],
-      *us = simple_host_memory(sweep->steps * sizeof *us);
-  cudaEvent_t *events = simple_host_memory((sweep->steps + 1) * sizeof *events);
+      *us = launcher_allocate(sweep->steps * sizeof *us);
+  cudaEvent_t *events = launcher_allocate((sweep->steps + 1) * sizeof *events);
   struct timing time = no_timing(EXIT_VERIFIED);
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventCreate(&events[i]));
   launcher_step("bench: warm-up");
@@ -167,11 +182,11 @@ static struct timing time_steps(struct sweep *sweep, struct subject *s)
   for (int i = 0; i < repetitions; i++) {
     run_cycle(sweep, s, events, false);
     means[i] = elapsed_us(events[0], events[sweep->steps]) / (double)sweep->steps;
-    means[i] = report_time(sweep->job->me, &means[i], 1);
+    means[i] = slowest_us(sweep->job->me, &means[i], 1);
     run_cycle(sweep, s, events, true);
     for (uint64_t step = 0; step < sweep->steps; step++)
       us[step] = elapsed_us(events[step], events[step + 1]);
-    medians[i] = report_time(sweep->job->me, us, sweep->steps);
+    medians[i] = slowest_us(sweep->job->me, us, sweep->steps);
   }
   for (uint64_t i = 0; i <= sweep->steps; i++) CUDACHECK(cudaEventDestroy(events[i]));
   free(events);
@@ -390,7 +405,7 @@ static void bench_density(struct sweep *s, const sparse_allreduce_config_t *conf
     if (s->dense[i].code == EXIT_CANNOT_RUN) continue;
     if (i > 0) launcher_print(me, ",");
     report_number(s->job, NULL, s->dense[i].mean, " %.1f");
-    launcher_print(me, " %s", dense_names[i]);
+    launcher_print(me, s->dense[i].code ? " %s: WRONG" : " %s", dense_names[i]);
     snprintf(name, sizeof name, "%s allreduce", dense_names[i]);
     write_row(s, name, "allreduce", config->density, &s->dense[i], false);
   }
@@ -410,12 +425,12 @@ static void bench_size(struct sweep *s, const struct model *model)
     CUDACHECK(cudaMalloc(&s->gradients[i], s->count * job->opt->type->size));
     job_gradient(job, s->count, (uint64_t)i, s->gradients[i]);
   }
-  double us[DENSE_KINDS];
+  /* what paths are compared with is the fastest; if one is wrong, nothing: NaN */
+  job->dense_us = (double)INFINITY;
   for (int i = 0; i < DENSE_KINDS; i++) {
-    s->dense[i] = time_dense(s, (enum dense_kind)i);
-    us[i] = s->dense[i].mean;
+    const struct timing time = s->dense[i] = time_dense(s, (enum dense_kind)i);
+    if (time.mean < job->dense_us || time.code == EXIT_WRONG_DATA) job->dense_us = time.mean;
   }
-  job->dense_us = report_fastest(us, DENSE_KINDS);
   for (int d = 0; d < (program_options.density > 0 ? 1 : model->densities); d++) {
     if (program_options.density <= 0) config.density = DENSITIES[d];
     bench_density(s, &config);

@@ -98,7 +98,7 @@ int job_gradient(struct job *job, size_t count, uint64_t step, void *gradient)
 {
   const struct datatype *type = job->opt->type;
   const size_t bytes = count * type->size;
-  void *host = simple_host_memory(bytes);
+  void *host = launcher_allocate(bytes);
   bool failed = false;
   if (!job->input)
     gradient_fill(host, type->nccl, count, job->kind, job->seed, step, job->me->rank,

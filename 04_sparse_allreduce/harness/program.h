@@ -204,16 +204,6 @@ void report_path(struct job *job, const struct path_steps *steps, const struct v
  * the file, unless `column` is NULL. */
 void report_number(struct job *job, const char *column, double value, const char *format);
 
-double elapsed_us(cudaEvent_t start, cudaEvent_t stop);
-
-/* The time of the fastest of n that were timed: all others are compared with it. NaN has no time.
- */
-double report_fastest(const double *us, int n);
-
-/* Median over n steps of the slowest rank's time, NaN on the stand-in, whose times mean nothing.
- * `us` has the same n on all ranks, and is changed. Collective. */
-double report_time(const struct rank *me, double *us, uint64_t n);
-
 /* ---- all of --bench: bench.c ----------------------------------------------------------------- */
 
 size_t bench_bytes(const struct job *job, int model); /* of device memory; the first takes least */

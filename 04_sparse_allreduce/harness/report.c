@@ -2,33 +2,6 @@
 #include "program.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "bench.h"
-
-double elapsed_us(cudaEvent_t start, cudaEvent_t stop)
-{
-  float ms;
-  CUDACHECK(cudaEventElapsedTime(&ms, start, stop));
-  return ms * 1e3;
-}
-
-double report_fastest(const double *us, int n)
-{
-  double fastest = (double)NAN;
-  for (int i = 0; i < n; i++) fastest = fmin(fastest, us[i]); /* of a number and NaN, the number */
-  return fastest;
-}
-
-double report_time(const struct rank *me, double *us, uint64_t n)
-{
-  for (uint64_t i = 0; i < n; i++) us[i] = launcher_max(me, us[i]);
-#ifdef CPU_STANDIN
-  n = 0; /* no times */
-#endif
-  return n ? bench_median(us, (long)n) : (double)NAN;
-}
 
 void report_heading(const struct job *job)
 {

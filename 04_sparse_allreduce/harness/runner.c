@@ -149,7 +149,7 @@ void runner_residual(const struct runner *r, float *host)
 void *runner_save(const struct runner *r)
 {
   if (r->simple) return NULL;
-  void *state = simple_host_memory(sparse_allreduce_state_bytes(r->handle));
+  void *state = launcher_allocate(sparse_allreduce_state_bytes(r->handle));
   SPARSECHECK(sparse_allreduce_save(r->handle, state));
   return state;
 }

@@ -11,13 +11,11 @@
 void verification_init(struct verification *v, const struct runner *r, bool measures_xi)
 {
   const size_t bytes = r->count * sizeof(float);
-  *v = (struct verification){.runner = r, .host = simple_host_memory(bytes)};
+  *v = (struct verification){.runner = r, .host = launcher_allocate(bytes)};
   v->ref = simple_create(NULL, r->job->me, r->count, &r->config);
   if (r->job->constants) v->ref->constants = *r->job->constants;
-  if (measures_xi) v->mean = simple_host_memory(bytes);
-  if (!r->weights) return;
-  v->weights = simple_host_memory(bytes);
-  memset(v->weights, 0, bytes);
+  if (measures_xi) v->mean = launcher_allocate(bytes);
+  if (r->weights) v->weights = launcher_allocate(bytes);
 }
 
 void verification_free(struct verification *v)
@@ -32,7 +30,7 @@ void verification_free(struct verification *v)
 static void fetch(struct verification *v, const void *from, ncclDataType_t type)
 {
   const size_t n = v->runner->count, size = type == ncclFloat ? 4 : 2;
-  uint16_t *words = type == ncclFloat ? NULL : simple_host_memory(n * size);
+  uint16_t *words = type == ncclFloat ? NULL : launcher_allocate(n * size);
   CUDACHECK(cudaMemcpy(words ? (void *)words : v->host, from, n * size, cudaMemcpyDeviceToHost));
   for (size_t i = 0; words && i < n; i++)
     v->host[i] = type == ncclHalf ? half_to_float(words[i]) : bfloat16_to_float(words[i]);
@@ -145,7 +143,7 @@ static bool same_entries(const struct verification *v)
     return same_number(v, "number of sparse results", left->entries != NULL, !none);
   const size_t count = ref->last.global;
   if (!same_number(v, "number of entries", (double)left->nentries, (double)count)) return false;
-  struct sparse_pair *got = simple_host_memory(count * sizeof *got);
+  struct sparse_pair *got = launcher_allocate(count * sizeof *got);
   CUDACHECK(cudaMemcpy(got, left->entries, count * sizeof *got, cudaMemcpyDeviceToHost));
   bool same = true;
   for (size_t e = 0; e < count && same; e++) {
@@ -210,17 +208,15 @@ void verification_reference(struct verification *v, const void *gradient)
   struct simple *ref = v->ref;
   launcher_step("STEP 6: the reference's step");
   fetch(v, gradient, ref->config.gradient_type);
-  const bool dense =
-      ref->config.algorithm == SPARSE_DENSE || ref->steps < (uint64_t)ref->config.warmup_steps;
-  if (v->mean && !dense) measure_means(v);
+  if (v->mean) measure_means(v);
   ref->given_threshold = v->runner->last.gaussian_threshold;
   simple_step(ref, v->host, 0);
-  if (v->mean && !dense) measure_xi(v);
-  if (!dense) {
-    update_weights(v, ref->result);
-  } else {
+  if (ref->last.dense) {
     for (size_t i = 0; i < ref->n; i++) v->host[i] = fabsf(v->host[i]);
     simple_sum(ref, v->host, ref->sums);
+  } else {
+    if (v->mean) measure_xi(v);
+    update_weights(v, ref->result);
   }
   v->compared++;
 }

@@ -17,7 +17,7 @@ _Static_assert(sizeof(sparse_allreduce_config_t) ==
 static size_t spare_room(const struct sparse_allreduce_handle *h)
 {
   const size_t most = 4 << 20;
-  if (h->path->choice != SPARSE_SUMS_FOLLOWED) return 0;
+  if (!h->m.adapts) return 0;
   return h->m.list_room < most ? h->m.list_room : most;
 }
 
@@ -350,8 +350,7 @@ ncclResult_t sparse_allreduce_destroy(sparse_allreduce_t handle)
   if (h == NULL) return sparse_fail(ncclInvalidArgument, "NULL argument");
   ncclResult_t first = sparse_read_state(h);
   /* A rank in its last step may be reading from this one. After a timeout it waits for none. */
-  if (first == ncclSuccess && h->onesided && !h->state->progress.late)
-    first = exchange_barrier(h, h->own);
+  if (first == ncclSuccess && h->onesided && !h->state->progress.late) first = exchange_barrier(h);
   if (h->alltoallv != NULL) {
     ncclResult_t result = alltoallv_unregister(h->alltoallv, h->m.lists);
     if (result == ncclRemoteError) { /* a late rank may still write there */

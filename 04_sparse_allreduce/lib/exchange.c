@@ -23,9 +23,9 @@ ncclResult_t exchange_counts(struct sparse_allreduce_handle *h, const uint64_t *
   return ncclSuccess;
 }
 
-ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h, cudaStream_t stream)
+ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h)
 {
-  return exchange_counts(h, h->m.matrix + h->m.rank, 1, stream); /* of whatever lies there */
+  return exchange_counts(h, h->m.matrix + h->m.rank, 1, h->own); /* of whatever lies there */
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static ncclResult_t sendrecv(struct sparse_allreduce_handle *h, const struct par
   if (out[rank].at != in[rank].at && out[rank].count > 0)
     SPARSE_CUDA(cudaMemcpyAsync(in[rank].at, out[rank].at, out[rank].count * size,
                                 cudaMemcpyDeviceToDevice, stream));
-  for (int first = 1; first < nranks; first += throttle < nranks ? throttle : nranks) {
+  for (int first = 1; first < nranks; first += throttle) {
     ncclResult_t queued = ncclSuccess;
     SPARSE_NCCL(ncclGroupStart());
     for (int i = first; i < nranks && i - first < throttle && queued == ncclSuccess; i++) {

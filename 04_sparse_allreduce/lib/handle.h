@@ -152,9 +152,9 @@ ncclResult_t select_offered(struct sparse_allreduce_handle *h, const void *gradi
 
 /* exchange.c. All are collective.
  *
- * Split: state->boundaries divide the offered list; the part in region j goes to rank j, for all j.
- * Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is copied. At
- * most `throttle` peers at a time. */
+ * Split: state->kept.boundaries divide the offered list; the part in region j goes to rank j, for
+ * all j. Part p arrives at received[list_displs[p]], received_counts[p] entries; part `rank` is
+ * copied. At most `throttle` peers at a time. */
 ncclResult_t exchange_split(struct sparse_allreduce_handle *h, long throttle, cudaStream_t stream);
 
 /* Rank r has counts[r] elements: those from place from[r] to from[r + 1] of all of them. Those that
@@ -176,7 +176,7 @@ ncclResult_t exchange_gather(struct sparse_allreduce_handle *h, const struct spa
 ncclResult_t exchange_nonfinite(struct sparse_allreduce_handle *h, cudaStream_t stream);
 
 /* Waits until all ranks have come here. */
-ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h, cudaStream_t stream);
+ncclResult_t exchange_barrier(struct sparse_allreduce_handle *h);
 
 /* Gathers the same number of words from every rank on the host, in h->counts[r * words ...]; waits
  * for the stream. `mine` is in device memory. */

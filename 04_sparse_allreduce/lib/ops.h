@@ -49,7 +49,8 @@ OPS_DECISIONS(OPS_DECLARE)
  *    gradient == NULL nothing is added.
  * 3. Candidates are the elements whose magnitude exceeds levels[0], but not the limit. They go to
  *    the offered list, ascending; if they are more than m->room, only the first ones do.
- *    offered_count says how many are in the list. level_counts[j] for j < nlevels says how many
+ *    offered_count says how many count (one-sided with a raised threshold: of those in the list,
+ *    the ones above it). level_counts[j] for j < nlevels says how many
  *    elements exceed levels[j] (and not the limit), whether they are in the list or not.
  * 4. Of SPARSE_GAUSSIAN_GUESS only: state->mean and deviation of the new residual, in double, with
  *    the same bits in every run. */
@@ -91,7 +92,7 @@ ncclResult_t ops_select_sums(const struct sparse_memory *m, struct sparse_list f
 
 /* ---- regions --------------------------------------------------------------------------------- */
 
-/* state->region_counts and region_displs of the offered list for state->boundaries. */
+/* state->region_counts and region_displs of the offered list for state->kept.boundaries. */
 ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream);
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -99,7 +100,7 @@ ncclResult_t ops_partition(const struct sparse_memory *m, cudaStream_t stream);
 /* Which sums a reduction keeps. */
 enum sparse_sums {
   SPARSE_SUMS_NONZERO, /* != 0, NaN included */
-  SPARSE_SUMS_ABOVE,   /* |sum| > (float)state->global_threshold */
+  SPARSE_SUMS_ABOVE,   /* |sum| > (float)state->kept.global_threshold */
   SPARSE_SUMS_ALL,
 };
 
@@ -158,12 +159,12 @@ ncclResult_t ops_convert(const struct sparse_memory *m, const void *gradient, cu
 /* ---- one-sided -------------------------------------------------------------------------------
  * The operators of oktopk where ranks load from and store to each other's memory, instead of
  * messages. All ranks call them in the same order: each stores to the others, or waits for what the
- * others store, at most config.timeout_seconds. After that state->late says for whom, and this rank
- * waits no more. They replace an exchange and the operators around it. They take their decisions
- * themselves, because a launch for each would cost most of what they gain. */
+ * others store, at most config.timeout_seconds. After that state->progress.late says for whom, and
+ * this rank waits no more. They replace an exchange and the operators around it. They take their
+ * decisions themselves, because a launch for each would cost most of what they gain. */
 struct sparse_onesided {
-  /* Each part of the offered list, divided by state->boundaries as in ops_partition(), goes to the
-   * memory of the owner of its region, to the same place in this rank's list there. */
+  /* Each part of the offered list, divided by state->kept.boundaries as in ops_partition(), goes to
+   * the memory of the owner of its region, to the same place in this rank's list there. */
   ncclResult_t (*send_parts)(const struct sparse_memory *m, cudaStream_t stream);
 
   /* ops_local_pass() of SPARSE_ABOVE_THRESHOLDS and SPARSE_REMOVE_IN_RESULT, selection and

@@ -105,7 +105,7 @@ ncclResult_t sparse_allreduce_get_async_error(sparse_allreduce_t handle, ncclRes
  *
  * Of 32 bits, that this rank sent to others in the last step by the algorithm, whatever the
  * exchange. One-sided, a rank may also send candidates that a raised threshold does not choose,
- * fewer sums move in exact steps (ops_select_sums()), and nothing is evened out. */
+ * fewer sums move in exact steps (choose_sent()), and nothing is evened out. */
 
 /* The gather of all sums, and what this rank sends before that to even them out. */
 static ncclResult_t count_gather(const struct sparse_allreduce_handle *h, uint64_t *entries)

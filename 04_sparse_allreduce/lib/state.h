@@ -145,7 +145,7 @@ struct sparse_state {
   uint64_t candidates;    /* elements above the guess */
   uint64_t needed;        /* the largest count of a level that was looked at, */
   sparse_level_t lowest;  /* and the lowest such level */
-  uint64_t offered_count; /* entries in the offered list */
+  uint64_t offered_count; /* entries of the offered list that count */
   uint32_t overflowed;    /* 1: the k largest, because a threshold selected too many */
   uint32_t unsent; /* 1: more candidates than the list holds: reduce_sent() selects and sends */
 
@@ -193,7 +193,8 @@ struct sparse_memory {
   double z;        /* Phi^-1(1 - density / 2) */
   float *residual; /* n */
   float *dense;    /* n, and room up to a multiple of SPARSE_SECTOR; NULL: no step leaves one */
-  /* Lists: nranks * list_room pairs each. */
+  /* Lists: nranks * list_room pairs each. One-sided `offered` is the last part of `received`
+   * (make_onesided), with `room` of its own. */
   size_t list_room; /* of one rank's: at least capacity */
   struct sparse_pair *offered, *received, *gathered;
   struct sparse_pair *reduced; /* takes the place of `offered`, unless peers read both */

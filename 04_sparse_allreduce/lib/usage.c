@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_allreduce.h in your own program: three steps of a training job without the training.
- * README.md says which files to compile with it. */
+ * ../README.md says which files to compile with it. */
 #include <mpi.h>
 #include <stdio.h>
 

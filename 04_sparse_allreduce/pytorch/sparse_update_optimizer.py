@@ -43,7 +43,8 @@ class _UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * 128)]
 
 
-PRESET_BERT, RESULT_ENTRIES = 2, 1  # enumerators of sparse_allreduce.h
+# enumerators of sparse_allreduce.h
+PRESET_BERT, RESULT_ENTRIES = 2, 1
 
 
 def nccl_home():
@@ -75,7 +76,8 @@ def _load(path, cuda):
     if hasattr(library, "cpu_launch") == cuda:
         raise SparseAllreduceError(path + (" is for the CPU stand-in, the parameters are on a GPU" if cuda else
                                            " is for GPUs, the parameters are on the CPU"))
-    version = ctypes.c_int()  # of the NCCL that is loaded, PyTorch's
+    # of the NCCL that is loaded, PyTorch's
+    version = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(version))
     if cuda and library.sparse_allreduce_nccl_version() != version.value:
         raise SparseAllreduceError(f"{path} was built with another NCCL than PyTorch has loaded: "
@@ -95,17 +97,19 @@ def _configuration(library, fields):
     config = Config()
     library.sparse_allreduce_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(Config)), PRESET_BERT)
     names = {name.decode(): i for i, name in enumerate(map(library.sparse_allreduce_name, range(99))) if name}
-    del names["dense"]  # has no residual
-    known = [name for name, _ in Config._fields_ if name not in ("size", "gradient_type", "nonfinite", "result")]
+    # this one has no residual
+    del names["dense"]
+    own = "size", "warmup_steps", "gradient_type", "nonfinite", "result"
+    known = [name for name, _ in Config._fields_ if name not in own]
     for name, value in fields.items():
         if name not in known:
             raise TypeError(f"no field {name!r}; allowed: {', '.join(known)}")
-        if name == "algorithm" and value not in names:
-            raise ValueError(f"algorithm={value!r}; allowed: {', '.join(names)}")
         try:
-            setattr(config, name, names.get(value, value))
+            setattr(config, name, names[value] if name == "algorithm" else value)
+        except KeyError:
+            raise ValueError(f"algorithm={value!r}; allowed: {', '.join(names)}") from None
         except TypeError:
-            raise TypeError(f"{name}={value!r}; allowed: a number") from None
+            raise TypeError(f"{name}={value!r}; allowed: an int, for timeout_seconds a float") from None
     config.result = RESULT_ENTRIES
     return config
 
@@ -116,10 +120,12 @@ class _Exchange:
     def __init__(self, path, fields, device, count, rank):
         self._device, self._cuda, self._count, self._rank = device, device.type == "cuda", count, rank
         if self._cuda:
-            torch.cuda.set_device(device)  # for all calls of the library and of torch.distributed
+            # for all calls of the library and of torch.distributed
+            torch.cuda.set_device(device)
         self._library = _load(path, self._cuda)
         self._config = _configuration(self._library, fields)
-        self.identity = _UniqueId()  # of the communicator; that of rank 0 counts
+        # of the communicator; that of rank 0 counts
+        self.identity = _UniqueId()
         if rank == 0:
             _call(self._library, "ncclGetUniqueId", ctypes.byref(self.identity))
 
@@ -127,7 +133,8 @@ class _Exchange:
         """Collective."""
         self._communicator, self.handle, address = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         if not self._cuda:
-            self._library.cudaSetDevice(self._rank)  # of the stand-in, where every rank has one
+            # of the stand-in, where every rank has one
+            self._library.cudaSetDevice(self._rank)
         _call(self._library, "ncclCommInitRank", ctypes.byref(self._communicator), ranks,
               _UniqueId.from_buffer_copy(identity), self._rank)
         _call(self._library, "sparse_allreduce_create", self._communicator, self._count, ctypes.byref(self._config),
@@ -177,18 +184,21 @@ def _own_setting():
 
 
 def _together(group, function):
-    """What the function returns on each rank. A rank that fails alone would leave the others waiting, so all fail."""
+    """What the function returns on each rank. A rank that fails alone, or calls it at another place, would leave the
+    others waiting, so all fail."""
     result = error = None
     try:
         result = function()
     except Exception as exception:
         error = exception
-    everybody = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everybody, (error and str(error), result), group=group)
-    for rank, (sentence, _) in enumerate(everybody):
+    everybody, place = [None] * dist.get_world_size(group), function.__qualname__
+    dist.all_gather_object(everybody, (error and str(error), result, place), group=group)
+    for rank, (sentence, _, theirs) in enumerate(everybody):
         if sentence is not None:
             raise error or SparseAllreduceError(f"rank {rank}: {sentence}")
-    return [result for _, result in everybody]
+        if theirs != place:
+            raise SparseAllreduceError(f"rank {rank} is in {theirs}, this one in {place}: all ranks need the same calls")
+    return [result for _, result, _ in everybody]
 
 
 def _parameters(optim):
@@ -200,14 +210,19 @@ def _kinds(optim):
 
 
 def _momenta(optim):
-    return [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optim.param_groups]
+    return [float((g.get("betas") or [g.get("momentum")])[0] or 0) for g in optim.param_groups]
 
 
 def _units(optim):
-    """For each parameter the learning rate of its group, as a share of the highest, rounded to a power of two."""
-    rates = [float(g.get("initial_lr", g.get("lr", 1))) for g in optim.param_groups]
+    """For each parameter the learning rate of its group, as a share of the highest, rounded to a power of two; 1 where
+    there is none."""
+    rates = [float(g.get("initial_lr", g.get("lr")) or 0) for g in optim.param_groups]
     units = [2.0**round(math.log2(rate / max(rates))) if rate > 0 else 1.0 for rate in rates]
     return [unit for g, unit in zip(optim.param_groups, units) for _ in g["params"]]
+
+
+def _digest(vector):
+    return vector.view(torch.int32).sum(dtype=torch.int64).item()
 
 
 def _check_arguments(optim, **shares):
@@ -224,9 +239,10 @@ def _check_arguments(optim, **shares):
                 or p.dtype not in (torch.float32, torch.float16, torch.bfloat16)):
             raise ValueError(f"a {type(p).__name__} is {p.dtype} on {p.device}; allowed: float32, float16, bfloat16, "
                              "not sharded, all on one GPU or the CPU")
-    for name, value in shares.items():  # None: the default
+    # None: the default
+    for name, value in shares.items():
         if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-            raise ValueError(f"{name}={value!r}; allowed: 0 to 1")
+            raise ValueError(f"{name}={value!r}; allowed: a float, 0 to 1")
 
 
 # ---- the optimizer -------------------------------------------------------------------------------
@@ -243,7 +259,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     library      path of libsparse_allreduce.so
     fields       any field of sparse_allreduce_config_t by its name: algorithm="oktopk", timeout_seconds=5 ...
     """
-    _step_supports_amp_scaling = True  # a GradScaler leaves it to step() to unscale and to skip
+    # a GradScaler leaves it to step() to unscale and to skip
+    _step_supports_amp_scaling = True
 
     @_own_setting()
     def __init__(self, optim, density=None, ahead=None, group=None, library=None, **fields):
@@ -273,20 +290,27 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
                     raise SparseAllreduceError(f"rank {other} has {pair[0]}, rank 0 has {pair[1]}: all ranks need the same")
         self._exchange.open(ranks, identity)
         self._kinds, self._units = _kinds(optim), _units(optim)
-        self._made = [rank, ranks, *self._units]  # a state fits only an optimizer that was made the same
+        # a state fits only an optimizer that was made the same
+        self._made = [rank, ranks, *self._units]
         # The hooks of step() are called before and after all of it. The others are those of `optim`.
         self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
         self._patch_step_function()
         # Lightning and Fabric make copies of this object: what changes is in objects that these share.
         self._now = types.SimpleNamespace(
-            begin=lambda: None,  # to be called before the next step
-            kept=None,  # this rank's weights while the model has the shared ones
-            marks=None,  # of the parameters, when their values were last written here
+            # to be called before the next step
+            begin=lambda: None,
+            # this rank's weights while the model has the shared ones
+            kept=None,
+            # of the parameters, when their values were last written here
+            marks=None,
             momenta=_momenta(optim),
-            equal=ranks > 1)  # perhaps all ranks have the same gradients
-        self._copies = {p: p.float() for p in self._own if p.dtype != torch.float32}  # their weights, with 32 bits
+            # perhaps all ranks have the same gradients
+            equal=ranks > 1)
+        # their weights, with 32 bits
+        self._copies = {p: p.float() for p in self._own if p.dtype != torch.float32}
         if self._copies and optim.state:
-            self._load_wrapped(optim.state_dict())  # so its state has 32 bits, too
+            # so its state has 32 bits, too
+            self._load_wrapped(optim.state_dict())
         self._shared = self._vector(self._own)
         self.take_weights()
         self._now.begin = self.take_weights
@@ -344,6 +368,7 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """Begins again with the weights that rank 0's model has now, for example because it has loaded a file. The
         first step after the constructor, or after load_state_dict() of a plain optimizer's state, does that, too."""
         self._ready()
+        _together(self._group, lambda: None)
         self._shared.copy_(self._vector(self._own))
         self._begin_again()
 
@@ -352,6 +377,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """Gives the model the shared weights, those of the last exchange, to test it or to save it."""
         self._ready()
         with _own_setting():
+            self._warn_if_replaced(self._last, "shared_weights() has those of the last exchange, made by step() of this "
+                                   "optimizer; if you have loaded a file, call take_weights() first")
             self._now.kept = self._vector(self._values())
             self._put(self._shared)
         try:
@@ -370,16 +397,21 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         if self._now.kept is not None and not inside:
             raise SparseAllreduceError("the model has the shared weights: leave shared_weights() first")
 
-    @torch.compiler.disable  # also in a compiled function
+    # also in a compiled function
+    @torch.compiler.disable
     def step(self, closure=None):
         self._ready()
+        with _own_setting():
+            self._now.begin()
+            self._now.begin = lambda: None
         try:
             with torch.enable_grad():
                 loss = None if closure is None else closure()
             if not self._local_step():
                 return loss
         except Exception:
-            self._fail()
+            with contextlib.suppress(Exception):
+                self._after_local_step(failed=True)
             raise
         self._after_local_step()
         return loss
@@ -389,15 +421,14 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """False if a GradScaler found infinity on some rank. Then no rank makes this step."""
         scale = None
         if hasattr(self, "found_inf"):
-            scale, found = self.grad_scale, torch.as_tensor(self.found_inf, device=self._shared.device).float().clone()
+            scale, found = self.grad_scale, torch.tensor(float(self.found_inf), device=self._shared.device)
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
             if found.item() != 0:
                 return False
-        self._now.begin()
-        self._now.begin = lambda: None
         self._check_model()
         with self._32_bits():
-            if scale is not None:  # otherwise the user has called scaler.unscale_()
+            # None: the user has called scaler.unscale_()
+            if scale is not None:
                 for p in self._own:
                     if p.grad is not None:
                         p.grad.div_(scale)
@@ -408,7 +439,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         """What others did since the last step."""
         if _kinds(self.optim) != self._kinds:
             raise SparseAllreduceError("parameters were added, removed or converted: do that before you wrap the optimizer")
-        for p, value in self._copies.items():  # what is no rounded copy has been written by somebody else
+        # what is no rounded copy has been written by somebody else
+        for p, value in self._copies.items():
             value.copy_(torch.where(value.to(p.dtype) == p, value, p.float()))
         self._warn_if_replaced(self._last, "this counts as a change, and other ranks get the largest part of it first; "
                                "if you have loaded a file, call take_weights()")
@@ -421,12 +453,13 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def _32_bits(self):
         """For the wrapped optimizer, parameters, gradients and state of 16 bits have 32."""
+        grads = {p: None if p.grad is None else p.grad.float() for p in self._copies}
 
         def swap():
-            for p, other in self._copies.items():
-                grad, p.grad = p.grad, None
-                self._copies[p], p.data = p.data, other
-                p.grad = None if grad is None else grad.to(p.dtype)
+            for p, grad in grads.items():
+                grads[p], p.grad = p.grad, None
+                self._copies[p], p.data = p.data, self._copies[p]
+                p.grad = grad
 
         swap()
         try:
@@ -435,31 +468,26 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
             swap()
 
     @_own_setting()
-    def _after_local_step(self):
+    def _after_local_step(self, failed=False):
+        """The exchange. A rank that has failed takes part, so that the others hear of it."""
         changed = self._last()
-        torch._foreach_sub_(self._parts(changed), self._in_units(self._values()))
-        self._send(changed)
-        del changed  # so its memory serves the next line
-        self._put_last()
-
-    def _send(self, changed):
-        if self._now.equal:
-            digest = changed.view(torch.int32).sum(dtype=torch.int64).item()
-            digests = _together(self._group, lambda: digest)
-            self._now.equal = not any(digests)  # nothing has changed yet
-            if digest != 0 and len(set(digests)) == 1:
-                warnings.warn("all ranks have the same gradients: is there DistributedDataParallel around the model, "
-                              "or does each rank have the same data? Both are wrong here")
-        self._exchange.average(changed, self._shared)
-
-    @_own_setting()
-    def _fail(self):
-        """The others hear of it in their next exchange, by a value that is not finite."""
-        with contextlib.suppress(Exception):
-            self._now.begin()
-            changed = torch.zeros_like(self._shared)
-            changed[0] = float("nan")
-            self._send(changed)
+        if failed:
+            changed.fill_(math.nan)
+        else:
+            torch._foreach_sub_(self._parts(changed), self._in_units(self._values()))
+        try:
+            if self._now.equal:
+                digests = _together(self._group, lambda: _digest(changed))
+                # none: nothing has changed yet
+                self._now.equal = not any(digests)
+                if any(digests) and not failed and len(set(digests)) == 1:
+                    warnings.warn("all ranks have the same gradients: is there DistributedDataParallel around the model, "
+                                  "or does each rank have the same data? Both are wrong here")
+            self._exchange.average(changed, self._shared)
+        finally:
+            # `del`, so that its memory serves the next line. This comes after an error, too: who catches it can go on.
+            del changed
+            self._put_last()
 
     # ---- what an optimizer has -------------------------------------------------------------------
     # These three not by __getattr__: from Python 3.12 on Lightning's check of a protocol looks for them without it.
@@ -467,8 +495,9 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     defaults = property(lambda self: self.optim.defaults)
     state = property(lambda self: self.optim.state)
 
-    def __getattr__(self, name):  # such as train() and eval() of some optimizers
-        return getattr(self.__dict__["optim"], name)
+    # such as train() and eval() of some optimizers
+    def __getattr__(self, name):
+        return getattr(self.__dict__.get("optim"), name)
 
     def __reduce__(self):
         raise SparseAllreduceError("this optimizer cannot be copied or pickled: it has a communicator; use state_dict()")
@@ -477,6 +506,8 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
     def state_dict(self):
         """A copy: that of the wrapped optimizer and, as "sparse", what this rank has besides."""
         self._ready(inside=True)
+        self._warn_if_replaced(self._last, "state_dict() has those of the last exchange; if you have loaded a file, call "
+                               "take_weights() first")
         shared = torch._foreach_mul(self._parts(self._shared), self._units)
         mine = dict(made=self._made, library=self._exchange.state(), shared=shared)
         return {**copy.deepcopy(self.optim.state_dict()), "sparse": mine}
@@ -487,32 +518,39 @@ class SparseUpdateOptimizer(torch.optim.Optimizer):
         the shared weights that rank 0 loads, or, if the state is of a plain optimizer, with the weights of its model."""
         self._ready()
 
+        def shared():
+            return self._vector([part.to(self._shared.device) for part in state_dict["sparse"]["shared"]])
+
         def load():
-            """Returns 0 for the state of a plain optimizer, 2 for one that this rank has saved, 1 for another."""
+            """Returns None for the state of a plain optimizer, else if this rank has saved it, and a sum of its weights."""
             if not isinstance(state_dict, dict) or "param_groups" not in state_dict:
                 raise ValueError("this is not the state_dict of an optimizer")
             mine = state_dict.get("sparse")
             if mine is not None and [part.shape for part in mine["shared"]] != [p.shape for p in self._own]:
                 raise ValueError("this state is of parameters with other shapes than those of the model")
             self._load_wrapped({**state_dict, "sparse": None})
-            return 0 if mine is None else 1 + ([*mine["made"]] == self._made)
+            return None if mine is None else ([*mine["made"]] == self._made, _digest(shared()))
 
-        origin, mine = min(_together(self._group, load)), state_dict.get("sparse")
-        if origin == 0:
+        origins = {*_together(self._group, load)}
+        if None in origins:
             self._now.begin = self.take_weights
             return
-        if origin == 2:
-            _together(self._group, lambda: self._exchange.load(mine["library"].cpu()))
-        self._shared.copy_(self._vector([part.to(self._shared.device) for part in mine["shared"]]))
-        if origin == 1:
-            warnings.warn("a rank loads a state that it has not saved: the residuals of all are empty now")
+        own = [made for made, _ in origins] == [True]
+        if own:
+            _together(self._group, lambda: self._exchange.load(state_dict["sparse"]["library"].cpu()))
+        self._shared.copy_(shared())
+        if not own:
+            warnings.warn("the ranks have not saved these states in one step: all begin with the weights of rank 0's, "
+                          "and with empty residuals")
             self._begin_again()
         self._put_last()
-        self._now.begin = self._put_last  # the model may be loaded after its optimizer
+        # the model may be loaded after its optimizer
+        self._now.begin = self._put_last
 
     def _load_wrapped(self, state_dict):
         with self._32_bits():
-            self.optim.load_state_dict(copy.deepcopy(state_dict))  # which would keep its tensors and change them
+            # a copy, because PyTorch would keep its tensors and change them
+            self.optim.load_state_dict(copy.deepcopy(state_dict))
 
     def close(self):
         """Frees handle and communicator. A process that ends without it does not wait for others."""

@@ -30,7 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from sparse_update_optimizer import SparseUpdateOptimizer
 
 CUDA = torch.cuda.is_available()
-CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)  # bytes that a prediction sees; texts of all ranks in a step
+# bytes that a prediction sees; texts of all ranks in a step
+CONTEXT, BATCH = (512, 64) if CUDA else (64, 8)
 
 
 def options():
@@ -72,7 +73,8 @@ class Transformer(nn.Module):
         self.blocks = nn.TransformerEncoder(block, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head, self.mask = nn.Linear(width, 256), nn.Transformer.generate_square_subsequent_mask(CONTEXT)
         for name, p in self.named_parameters():
-            if p.dim() > 1:  # what is added to the residual stream starts smaller, as in GPT-2
+            # what is added to the residual stream starts smaller, as in GPT-2
+            if p.dim() > 1:
                 nn.init.normal_(p, std=0.02 / ((2 * layers)**0.5 if "out_proj" in name or "linear2" in name else 1))
 
     def forward(self, x, target):
@@ -88,7 +90,7 @@ def train(way, o, learn, held_out):
         net = Transformer(o.layers, o.width)
     kind, *words = way.split("+")
     ddp, ranks = {"ddp": True, "sparse": False}[kind], dist.get_world_size()
-    model = DistributedDataParallel(net, device_ids=[DEVICE] if CUDA else None) if ddp else net
+    model = DistributedDataParallel(net) if ddp else net
     numbers = {"rate": 6e-4, "momentum": 0.9} if ddp else {"rate": 1e-3, "momentum": 0.5}
     numbers.update((name, json.loads(value)) for name, value in (word.split("=") for word in words))
     betas = float(numbers.pop("momentum")), 0.95 if ddp else 0.99

@@ -52,7 +52,7 @@ static void exchange(struct simple *s, const char *mine, const uint64_t *counts,
     CUDACHECK(cudaStreamSynchronize(s->stream));
     return;
   }
-  char *list = simple_host_memory(longest * size), *lists = simple_host_memory(P * longest * size);
+  char *list = launcher_allocate(longest * size), *lists = launcher_allocate(P * longest * size);
   memcpy(list, mine, lengths[me] * size);
   s->allgather(s->me, list, lists, longest * size);
   for (size_t r = 0; r < P; received += receives[r++] * size)
@@ -93,7 +93,7 @@ void simple_sum(struct simple *s, const float *mine, float *sums)
   simple_zero(s, sums);
   for (size_t at = 0; at < s->n; at += PIECE) {
     const size_t count = s->n - at < PIECE ? s->n - at : PIECE;
-    float *pieces = simple_host_memory(P * count * sizeof *pieces);
+    float *pieces = launcher_allocate(P * count * sizeof *pieces);
     s->allgather(s->me, mine + at, pieces, count * sizeof *pieces);
     for (size_t r = 0; r < P; r++)
       for (size_t i = 0; i < count; i++)

@@ -26,7 +26,7 @@ static double normal_quantile(double density)
 /* mean + z * deviation of acc */
 static double gaussian_threshold(struct simple *s)
 {
-  float *acc = simple_host_memory(s->n * sizeof *acc);
+  float *acc = launcher_allocate(s->n * sizeof *acc);
   double sum = 0, squares = 0;
   simple_copy(s, acc, s->acc, s->n * sizeof *acc);
   for (size_t i = 0; i < s->n; i++) sum += acc[i];

@@ -20,8 +20,8 @@
  * the entries that are dropped. Returns how many there are together. */
 static size_t merge(struct sparse_pair *lists, size_t k)
 {
-  struct sparse_pair *all = simple_host_memory(2 * k * sizeof *all), *dropped = lists + k;
-  float *values = simple_host_memory(2 * k * sizeof *values);
+  struct sparse_pair *all = launcher_allocate(2 * k * sizeof *all), *dropped = lists + k;
+  float *values = launcher_allocate(2 * k * sizeof *values);
   size_t count = 0;
   for (size_t i = 0, j = k; i < k || j < 2 * k; count++) {
     const uint32_t a = i < k ? lists[i].index : UINT32_MAX; /* beyond all others */
@@ -44,7 +44,7 @@ void simple_gtopk(struct simple *s, const float *gradient)
 {
   const size_t k = s->k, P = (size_t)s->nranks, me = (size_t)s->rank, bytes = k * sizeof *s->global;
   uint64_t sends[P], receives[P], drops[64]; /* in each round; the entries are behind `received` */
-  struct sparse_pair *lists = simple_host_memory(2 * bytes);
+  struct sparse_pair *lists = launcher_allocate(2 * bytes);
   size_t rounds = 0;
 
   simple_accumulate(s, gradient);

@@ -3,20 +3,11 @@
  * comes out of arithmetic has the bits 0x7fffffff, as on the GPU; else the order of NaNs in a
  * selection would depend on the machine. */
 #include <math.h>
-#include <stdlib.h>
 
-#include "check.h"
 #include "float16.h"
 #include "simple.h"
 
 enum { LARGE = 1 << 20 };
-
-void *simple_host_memory(size_t bytes)
-{
-  void *memory = malloc(bytes > 0 ? bytes : 1);
-  if (!memory) launcher_fail(__FILE__, __LINE__, "malloc", "out of memory", NULL);
-  return memory;
-}
 
 uint32_t simple_bits(float x)
 {

@@ -56,7 +56,7 @@ struct simple *simple_create(ncclComm_t comm, const struct rank *me, size_t coun
                              const sparse_allreduce_config_t *config)
 {
   const size_t ranks = (size_t)me->nranks;
-  struct simple *s = simple_host_memory(sizeof *s);
+  struct simple *s = launcher_allocate(sizeof *s);
   *s = (struct simple){.config = *config,
                        .on = comm ? &simple_on_device : &simple_on_host,
                        .comm = comm,
@@ -81,7 +81,7 @@ struct simple *simple_create(ncclComm_t comm, const struct rank *me, size_t coun
   if (comm)
     CUDACHECK(cudaMalloc((void **)&s->work, bytes));
   else
-    s->work = simple_host_memory(bytes);
+    s->work = launcher_allocate(bytes);
   s->offered = (struct sparse_pair *)(s->work + s->work_bytes);
   s->received = s->offered + s->capacity;
   s->global = s->received + lists;

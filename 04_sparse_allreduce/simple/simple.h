@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "constants.h"
+#include "launcher.h"
 #include "sparse_allreduce.h" /* struct sparse_pair, the configuration, the statistics */
 
 #ifdef __cplusplus
@@ -80,7 +81,6 @@ extern const struct simple_operators simple_on_host, simple_on_device;
 
 /* ---- one rank's side ------------------------------------------------------------------------- */
 
-struct rank;
 struct simple {
   sparse_allreduce_config_t config;
   struct sparse_constants constants; /* those of the preset */
@@ -196,9 +196,8 @@ void simple_copy(struct simple *s, void *to, const void *from, size_t bytes);
 
 /* ---- on the host (host.c) -------------------------------------------------------------------- */
 
-void *simple_host_memory(size_t bytes); /* or it ends the job; free() frees it */
-uint32_t simple_bits(float x);          /* of the magnitude */
-float simple_add(float a, float b);     /* with the GPU's NaN */
+uint32_t simple_bits(float x);      /* of the magnitude */
+float simple_add(float a, float b); /* with the GPU's NaN */
 int simple_chosen(struct simple_rule rule, size_t i, float value);
 struct simple_rule simple_host_largest(const float *values, size_t n, size_t k);
 

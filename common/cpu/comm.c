@@ -229,18 +229,13 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
   return ncclSuccess;
 }
 
-static ncclResult_t destroy(ncclComm_t comm)
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   if (comm == NULL) return ncclSuccess;
   if (comm->stream != NULL) cpu_stream_wait(comm->stream);
   cpu_registrations_end(comm);
   cpu_comm_release(comm);
   return ncclSuccess;
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
-{
-  return destroy(comm);
 }
 
 /* Ends what this rank has queued, even if other ranks never take part in it. */
@@ -252,7 +247,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     cpu_control_fail(comm->control, ncclRemoteError, "rank %d has called ncclCommAbort",
                      comm->rank);
   }
-  return destroy(comm);
+  return ncclCommDestroy(comm);
 }
 
 /* ---- queries ------------------------------------------------------------------------------- */

@@ -243,16 +243,20 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device)
   return cudaSuccess;
 }
 
-void cpu_device_wait(struct device *device)
+cudaError_t cpu_device_wait(struct device *device)
 {
+  cudaError_t error = cudaSuccess;
   pthread_mutex_lock(&device->lock);
-  for (struct CUstream_st *stream = device->streams; stream != NULL; stream = stream->next)
-    while (stream->done < stream->queued) pthread_cond_wait(&device->progress, &device->lock);
+  struct CUstream_st *stream = device->streams;
   pthread_mutex_unlock(&device->lock);
+  for (; stream != NULL; stream = stream->next) {
+    const cudaError_t waited = cpu_stream_wait(stream);
+    if (waited != cudaSuccess) error = waited;
+  }
+  return error;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-  cpu_device_wait(cpu_device(-1));
-  return cudaSuccess;
+  return cpu_error(cpu_device_wait(cpu_device(-1)));
 }

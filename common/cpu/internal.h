@@ -62,7 +62,7 @@ const struct settings *cpu_settings(void);
 struct device *cpu_device(int number);
 cudaError_t cpu_device_check(int number);
 int cpu_current_device(void);
-void cpu_device_wait(struct device *device);
+cudaError_t cpu_device_wait(struct device *device); /* or what has failed in a stream */
 /* Remembers `error` for cudaGetLastError and returns it. */
 cudaError_t cpu_error(cudaError_t error);
 /* Returns `error`, and makes cudaGetErrorString return this text on this thread. */

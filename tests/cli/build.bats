@@ -64,7 +64,7 @@ launcher_of() { "$1" --version | sed -n 's/^launcher: \([A-Za-z]*\).*/\1/p'; }
   ! grep -q 'watchdog' "$WORK/out" || return 1
   # checks stay checks
   export CFLAGS="-O0 -ffast-math"
-  make CPU=1 V=1 01_allreduce_ub >"$WORK/out"
+  make CPU=1 V=1 01_allreduce_ub/ >"$WORK/out" # as a shell completes the name
   grep -q 'ffast-math.*main\.c' "$WORK/out"
   # times that are not there
   ./01_allreduce_ub/allreduce_ub --bench -b 16 -e 16 -n 1 --repetitions 1 >"$WORK/out"
@@ -109,7 +109,7 @@ CU
   ! make -s CPU=1 CC=no-such-compiler 2>"$WORK/err" || return 1
   grep -q 'no no-such-compiler; allowed: CC=' "$WORK/err"
   make -n CPU=1 CC="gcc -m64" >"$WORK/out"
-  for prefix in "" " " "/a b" '/"a' '/\a' "/'a"; do
+  for prefix in "" " " "/a b" '/"a' '/\a' "/'a" "/~a"; do
     ! make install CPU=1 PREFIX="$prefix" DESTDIR="$WORK/stage" >"$WORK/out" 2>"$WORK/err" || return 1
     grep -q "PREFIX='.*' cannot be used; allowed: a folder, without blanks" "$WORK/err"
     [ ! -s "$WORK/out" ]

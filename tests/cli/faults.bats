@@ -4,7 +4,7 @@
 # shellcheck disable=SC2034 # the variable code is read by the helper
 load helper
 
-@test "stdout that nobody reads: exit code 4; a reader that has gone: 3" {
+@test "stdout that nobody reads: exit code 4; a reader that has gone, or none at all: 3" {
   mkfifo "$WORK/pipe"
   exec 7<>"$WORK/pipe"
   # full
@@ -19,6 +19,12 @@ load helper
   NTHREADS=2 "$(program_path 01_allreduce_ub pthread)" >&8 2>"$WORK/err" || code=$?
   exits_with 3
   says '^\[rank 0\] cannot write to standard output: Broken pipe'
+  # and what is printed goes into no other file
+  code=0
+  NTHREADS=1 "$(program_path 04_sparse_allreduce pthread)" --count 100 --algorithm topkA --results "$WORK/sums.npy" \
+    >&- 2>"$WORK/err" || code=$?
+  exits_with 3
+  [ ! -e "$WORK/sums.npy" ]
 }
 
 @test "a silent run says on a terminal that it goes on, and nowhere else" {

@@ -56,14 +56,14 @@ compared() {
 }
 
 @test "plot: pictures are XML; a changed number shows" {
-  for name in 4xH200-nccl2.28 words-standin; do
+  for name in 4xH200-nccl2.28 4xH200-nccl2.28-sparse words-standin; do
     cp -r "$TOP/results/$name" "$WORK/$name"
     results plot "$WORK/$name"
     exits_with 0
     prints '^left out, .*: '
     python3 -c 'import sys, xml.dom.minidom; [xml.dom.minidom.parse(name) for name in sys.argv[1:]]' "$WORK/$name"/plots/*.svg
   done
-  [ -s "$WORK/4xH200-nccl2.28/plots/sparse_speedup.svg" ]
+  [ -s "$WORK/4xH200-nccl2.28-sparse/plots/sparse_speedup.svg" ]
   sed -i '4s/,2620,2620,2620,/,2620,2720,2620,/; 3s/,1310,1310,1310,/,1410,1310,1310,/' "$WORK"/words-standin/*.csv
   results plot --check "$WORK/words-standin"
   exits_with 1
@@ -93,7 +93,7 @@ compared() {
 @test "pages: what differs from the results is shown, and filled in; what is not understood is refused" {
   SUITE=$WORK/suite page=01_allreduce_ub/README.md
   mkdir "$SUITE"
-  cp -r "$TOP"/{README.md,docs,scripts,results,01_allreduce_ub} "$SUITE"
+  cp -r "$TOP"/{README.md,docs,scripts,results,01_allreduce_ub,02_allreduce_sm} "$SUITE"
   results pages --check "$SUITE/results/2xH200-nccl2.28"
   exits_with 0
   row=$(grep '^| 256 MiB | ' "$SUITE/$page")

@@ -97,8 +97,9 @@ path_without() {
 }
 
 @test "bench.sh without a GPU: tables without times, marked; a part that fails does not keep the others from running" {
-  script bench.sh --no-install --out "$WORK/results"
+  NCCL_NVLS_ENABLE=0 script bench.sh --no-install --out "$WORK/results"
   exits_with 0
+  grep -q '^environment: NCCL_NVLS_ENABLE=0$' "$WORK/results/provenance.txt"
   for example in $(examples); do
     for launcher in $LAUNCHERS; do [ -s "$WORK/results/$example.$launcher.eager.csv" ]; done
   done

@@ -58,8 +58,8 @@ malformed() { # malformed PATTERN: $WORK/bad_1.npy is refused on rank 1, and not
 @test "malformed input: one line that says what is wrong and what is allowed" {
   local bad=$WORK/bad_1.npy
   verified pthread 2 --count 100 --steps 3 --algorithm topkA --results "$WORK/bad_%r.npy"
-  truncate -s -1 "$bad"
-  malformed '1199 bytes of data do not fit the shape \(3, 100\); allowed: a float32 array of shape \[n\] or \[steps, n\]'
+  truncate -s +1 "$bad"
+  malformed '1201 bytes of data do not fit the shape \(3, 100\); allowed: a float32 array of shape \[n\] or \[steps, n\]'
   truncate -s 50 "$bad"
   malformed 'the header is too long or truncated; allowed'
   : >"$bad"

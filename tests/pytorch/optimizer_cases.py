@@ -58,7 +58,8 @@ def pattern(function):
 class Net(nn.Module):
     def __init__(self, width=24, dtype=torch.float32):
         super().__init__()
-        torch.manual_seed(1 + RANK)  # rank 0's weights are to become everybody's
+        # rank 0's weights are to become everybody's
+        torch.manual_seed(1 + RANK)
         self.first, self.second, self.last = nn.Linear(8, width), nn.Linear(width, 24), nn.Linear(24, 5)
         self.to(DEVICE, dtype)
 
@@ -139,7 +140,8 @@ class Plain:
             dist.broadcast(p.data, 0)
         self.shared = self.flat()
         self.residual = torch.zeros_like(self.shared)
-        highest = max(g["lr"] for g in optim.param_groups)  # they are powers of two apart, in the cases that use this
+        # they are powers of two apart, in the cases that use this
+        highest = max(g["lr"] for g in optim.param_groups)
         self.unit = torch.cat([torch.full_like(p, g["lr"] / highest).flatten() for g in optim.param_groups for p in g["params"]])
         self.k = max(1, int(self.shared.numel() * density))
 
@@ -147,7 +149,8 @@ class Plain:
         return nn.utils.parameters_to_vector(self.params).detach()
 
     def begin(self):
-        return torch.sub(self.shared, self.residual, alpha=self.ahead)  # rounded once
+        # rounded once
+        return torch.sub(self.shared, self.residual, alpha=self.ahead)
 
     def step(self):
         self.optim.step()
@@ -327,10 +330,12 @@ def a_group_of_ranks():
 def what_cannot_be_is_refused_on_all_ranks():
     for error, words, options in (
             (TypeError, "no field 'densty'; allowed: algorithm", {"densty": 1}),
-            (TypeError, "throttle='4'; allowed: a number", {"throttle": "4"}),
+            (TypeError, "throttle=4.5; allowed: an int", {"throttle": 4.5}),
+            (TypeError, "exchange='topkA'; allowed: an int", {"exchange": "topkA"}),
+            (TypeError, "no field 'warmup_steps'", {"warmup_steps": 1}),
             (ValueError, "algorithm='dense'; allowed: topkA", {"algorithm": "dense"}),
-            (ValueError, "ahead=5; allowed: 0 to 1", {"ahead": 5}),
-            (ValueError, "density='much'; allowed: 0 to 1", {"density": "much"}),
+            (ValueError, "ahead=5; allowed: a float, 0 to 1", {"ahead": 5}),
+            (ValueError, "density='much'; allowed: a float, 0 to 1", {"density": "much"}),
             (SparseAllreduceError, "density", {"density": 0})):
         refused(words, lambda: pair(**options), error)
     for error, words, make in (
@@ -352,7 +357,7 @@ def what_cannot_be_is_refused_on_all_ranks():
             ("rank 1 has no further parameter, rank 0 has a parameter torch.float32 [5]",
              lambda net: sgd(nn.ParameterList([*net.parameters()][:6 - other])), {})):
         refused(words, lambda: pair(make, **options))
-    error, words = (ValueError, "ahead=2") if other else (SparseAllreduceError, "rank 1: ahead=2; allowed: 0 to 1")
+    error, words = (ValueError, "ahead=2") if other else (SparseAllreduceError, "rank 1: ahead=2; allowed: a float, 0 to 1")
     refused(words, lambda: pair(ahead=2 * other), error)
 
 
@@ -364,17 +369,19 @@ def steps_on(net, optimizer, first=0, count=3, group=None):
     shared_by_all(net, optimizer, "steps", group)
 
 
-def warned(words, call):
+def warnings_of(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    assert any(words in str(w.message) for w in caught), "no warning: %r" % words
+    return [str(w.message) for w in caught]
+
+
+def warned(words, call):
+    assert any(words in w for w in warnings_of(call)), "no warning: %r" % words
 
 
 def quietly(call):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return call()
+    assert not warnings_of(call)
 
 
 @pattern
@@ -387,7 +394,8 @@ def hooks(net, optimizer):
     optimizer.load_state_dict(optimizer.state_dict())
     assert called == [(name, optimizer if "step" in name else optimizer.optim) for name in names]
     for name in ("param_groups", "defaults", "state"):
-        inspect.getattr_static(optimizer, name)  # as Python 3.12 checks protocols
+        # as Python 3.12 checks protocols
+        inspect.getattr_static(optimizer, name)
 
 
 @pattern
@@ -424,7 +432,8 @@ def a_state_that_later_steps_do_not_change(net, optimizer):
         optimizer.load_state_dict(saved)
     same(found[1], found[0], "after a load in the same process")
     same(found[2], found[0], "after a second load")
-    change(net, lambda value: value + 9)  # the model is loaded after its optimizer
+    # the model is loaded after its optimizer
+    change(net, lambda value: value + 9)
     steps_on(net, optimizer, 3)
     assert (flat(net) - found[0]).abs().max() < 1, "the weights in the optimizer's state are those to begin with"
 
@@ -439,7 +448,7 @@ def a_state_that_another_rank_has_saved(net, optimizer):
     dist.broadcast_object_list(state)
     state[0]["sparse"]["made"][1] = 7
     steps_on(net, optimizer, 3)
-    warned("residuals of all are empty", lambda: optimizer.load_state_dict(state[0]))
+    warned("with empty residuals", lambda: optimizer.load_state_dict(state[0]))
     same(flat(net), shared, "weights")
     assert optimizer.state[net.first.weight]["step"] == 3
     optimizer.param_groups[0]["lr"] = 0.0
@@ -448,16 +457,27 @@ def a_state_that_another_rank_has_saved(net, optimizer):
 
 
 @pattern
+def states_of_different_steps(net, optimizer):
+    saved = optimizer.state_dict()
+    steps_on(net, optimizer)
+    if dist.get_world_size() > 1:
+        warned("with empty residuals", lambda: optimizer.load_state_dict(optimizer.state_dict() if RANK else saved))
+        steps_on(net, optimizer, 3)
+
+
+@pattern
 def the_state_of_a_plain_optimizer(net, optimizer):
     """As get_state_dict of torch.distributed.checkpoint makes it, or a dense run. The model has its weights already."""
     steps_on(net, optimizer)
     plain = adamw(Net())
-    plain.load_state_dict(optimizer.state_dict())  # and the other way round
+    # and the other way round
+    plain.load_state_dict(optimizer.state_dict())
     change(net, lambda value: value + RANK)
     first = of_all_ranks(flat(net))[0]
     quietly(lambda: optimizer.load_state_dict(plain.state_dict()))
     assert optimizer.state[net.first.weight]["step"] == 3
-    optimizer.take_weights()  # as the next step does
+    optimizer.param_groups[0]["lr"] = 0.0
+    one_step(net, optimizer, 3)
     same(flat(net), first, "rank 0's weights")
 
 
@@ -471,7 +491,8 @@ def distributed_checkpoint(net, optimizer):
     other, restarted = pair()
     set_state_dict(other, restarted, model_state_dict=model, optim_state_dict=state)
     assert torch.equal(restarted.state[other.last.bias]["exp_avg"], optimizer.state[net.last.bias]["exp_avg"])
-    restarted.take_weights()  # as the next step does
+    # as the next step does
+    restarted.take_weights()
     same(flat(other), shared, "weights")
 
 
@@ -482,7 +503,8 @@ def a_state_that_is_none(net, optimizer):
     for words, state in (("not the state_dict of an optimizer", {"optim": 1}), ("not the state_dict of an optimizer", None),
                          ("this state is of parameters with other shapes", short)):
         refused(words, lambda: optimizer.load_state_dict(state), ValueError)
-    if dist.get_world_size() > 1:  # of one rank, and damaged on one
+    # of one rank, and damaged on one
+    if dist.get_world_size() > 1:
         saved["sparse"]["library"][-1] ^= int(RANK == 0)
         refused(("" if RANK == 0 else "rank 0: ") + "the state is damaged", lambda: optimizer.load_state_dict(saved))
     steps_on(net, optimizer)
@@ -492,12 +514,15 @@ def a_state_that_is_none(net, optimizer):
 def a_file_is_loaded_into_the_model(net, optimizer):
     optimizer.optim.param_groups[0]["lr"] = 0
     change(net, lambda value: torch.full_like(value, 7 + RANK))
-    one_step(net, optimizer, 0)  # the first one takes what the model has
+    # the first one takes what the model has
+    one_step(net, optimizer, 0)
     same(flat(net), torch.full_like(flat(net), 7), "loaded before the first step")
     steps_on(net, optimizer)
     net.load_state_dict(Net().state_dict())
     warned("if you have loaded a file, call take_weights()", optimizer.step)
     net.load_state_dict(Net().state_dict())
+    warned("call take_weights() first", optimizer.state_dict)
+    warned("call take_weights() first", lambda: shared_by_all(net, optimizer, "loaded"))
     optimizer.take_weights()
     same(flat(net), of_all_ranks(flat(Net()))[0], "rank 0's weights")
 
@@ -543,13 +568,12 @@ def parameters_get_other_memory(net, optimizer):
 @pattern
 def parameters_are_converted_replaced_or_added(net, optimizer):
     parameters = optimizer.param_groups[0]["params"]
-    one_step(net, optimizer, 0)
     for wrong, right in ((net.bfloat16, net.float),
                          (lambda: optimizer.add_param_group({"params": torch.ones(3)}), optimizer.param_groups.pop),
                          (lambda: parameters.append(nn.Parameter(torch.ones(3))), parameters.pop),
                          (lambda: parameters.append(nn.Parameter(parameters.pop().detach().clone())), None)):
         wrong()
-        refused("parameters were added, removed or converted", optimizer.step)
+        quietly(lambda: refused("parameters were added, removed or converted", optimizer.step))
         if right:
             right()
             one_step(net, optimizer, 1)
@@ -569,15 +593,19 @@ def gradients_are_clipped_through_param_groups(net, optimizer):
     other, wrapped = pair(functools.partial(sgd, lr=1), torch.bfloat16, density=1)
     before = flat(other)
     backward(other, 0, scale=1000.0)
+    grads = [p.grad for p in other.parameters()]
     assert nn.utils.clip_grad_norm_([p for g in wrapped.param_groups for p in g["params"]], 0.1) > 10
     wrapped.step()
     assert (flat(other) - before).norm() < 0.2
+    # somebody may have made them parts of one tensor
+    assert all(p.grad is grad for p, grad in zip(other.parameters(), grads))
 
 
 @pattern
 def a_scaler_with_parameters_of_16_bits(net, optimizer):
-    half = torch.float16  # PyTorch's scaler has no bfloat16 on GPUs
-    (scaled, optimizer), (other, wrapped) = (pair(dtype=half) for _ in range(2))
+    # PyTorch's scaler has no bfloat16 on GPUs
+    half = torch.float16
+    (scaled, optimizer), (other, wrapped) = (pair(sgd, half) for _ in range(2))
     scaler = torch.amp.GradScaler(DEVICE.type, init_scale=4.0)
     for step in range(3):
         scaler.scale(scaled(batch(step, half)).square().sum()).backward()
@@ -617,9 +645,19 @@ def a_scheduler_that_raises_the_momentum(net, optimizer):
 
 
 @pattern
+def a_group_without_rate_and_momentum(net, optimizer):
+    optimizer.param_groups[0].update(lr=None, betas=None, momentum=None)
+    sparse(optimizer.optim)
+
+
+@pattern
 def a_group_with_a_small_rate(net, optimizer):
     groups = [{"params": net.first.parameters()}, {"params": net.second.parameters(), "lr": 1e-5}]
-    wrapped, before = sparse(torch.optim.AdamW(groups, lr=1e-2)), copy.deepcopy(net)
+    inner, before = torch.optim.AdamW(groups, lr=1e-2), copy.deepcopy(net)
+    # the rate is 0 when the optimizer is wrapped
+    schedule = torch.optim.lr_scheduler.LambdaLR(inner, lambda n: n)
+    wrapped = sparse(inner)
+    schedule.step()
     steps_on(net, wrapped, count=12)
     with wrapped.shared_weights():
         moved = [(p != q).float().mean() for p, q in zip(net.parameters(), before.parameters())]
@@ -636,6 +674,14 @@ def a_rank_that_fails_alone(net, optimizer):
     if dist.get_world_size() > 1:
         error, words = (KeyError, "data") if RANK == 0 else (SparseAllreduceError, "not finite")
         refused(words, lambda: optimizer.step(closure), error)
+
+
+@pattern
+def a_call_that_one_rank_makes_alone(net, optimizer):
+    """As if only rank 0 loads a file: the others are in the first step then."""
+    if dist.get_world_size() > 1:
+        saved = optimizer.state_dict()
+        refused("all ranks need the same calls", optimizer.step if RANK else lambda: optimizer.load_state_dict(saved))
 
 
 @pattern
@@ -701,7 +747,8 @@ def a_closure_with_settings_around_it(net, optimizer):
 def the_same_gradients_on_all_ranks(net, optimizer):
     """As with DistributedDataParallel around the model."""
     if dist.get_world_size() > 1:
-        optimizer.step()  # nothing has changed yet
+        # nothing has changed yet
+        optimizer.step()
         net(torch.ones(3, 8, device=DEVICE)).square().sum().backward()
         warned("is there DistributedDataParallel around the model", optimizer.step)
         quietly(optimizer.step)
@@ -711,6 +758,7 @@ def the_same_gradients_on_all_ranks(net, optimizer):
 def an_optimizer_of_lightning(net, optimizer):
     """Fabric and Lightning make such a copy, with the same attributes and another class."""
     twin = object.__new__(type("Twin", (type(optimizer),), {}))
+    assert not hasattr(twin, "optim")
     twin.__dict__ = dict(optimizer.__dict__)
     steps_on(net, optimizer)
     with twin.shared_weights():
@@ -719,10 +767,14 @@ def an_optimizer_of_lightning(net, optimizer):
     refused("the optimizer is closed", optimizer.step)
 
 
-@pattern
-def a_gradient_that_is_not_finite(net, optimizer):
+@case
+def a_gradient_that_is_not_finite():
+    """Who catches the error can go on."""
+    net, optimizer = pair(sgd)
     backward(net, 0, scale=float("nan") if RANK == 0 else 1.0)
     refused("not finite", optimizer.step)
+    net.zero_grad()
+    steps_on(net, optimizer)
 
 
 @case
@@ -732,7 +784,8 @@ def a_rank_that_is_late_is_heard_of():
     time.sleep(9 if RANK == dist.get_world_size() - 1 else 0)
     if dist.get_world_size() > 1:
         refused("timed out waiting for rank", optimizer.step)
-    OPEN.clear()  # such a handle cannot be used any more
+    # such a handle cannot be used any more
+    OPEN.clear()
 
 
 # ---- the recipes of README.md --------------------------------------------------------------------
@@ -747,7 +800,8 @@ def accelerate():
     from safetensors.torch import load_file
     accelerator, net = Accelerator(cpu=not CUDA), Net()
     wrapped = sparse(adamw(net))
-    optimizer, loader = accelerator.prepare(wrapped, torch.utils.data.DataLoader(DATA, 4))  # the model is not prepared
+    # the model is not prepared
+    optimizer, loader = accelerator.prepare(wrapped, torch.utils.data.DataLoader(DATA, 4))
     for x, in loader:
         accelerator.backward(net(x).square().sum())
         accelerator.clip_grad_norm_(net.parameters(), 1.0)
@@ -757,7 +811,8 @@ def accelerate():
     with wrapped.shared_weights():
         shared = flat(net)
         accelerator.save_model(net, folder)
-        accelerator.save_state(folder)  # optimizer.bin is that of rank 0
+        # optimizer.bin is that of rank 0
+        accelerator.save_state(folder)
         accelerator.wait_for_everyone()
     if RANK == 0:
         assert load_file(folder + "/model.safetensors").keys() == net.state_dict().keys()
@@ -802,8 +857,10 @@ def main():
     for function in CASES:
         if not any(name in function.__name__ for name in OPTIONS.names):
             continue
-        faulthandler.dump_traceback_later(OPTIONS.limit, exit=True)  # where it hangs, of each rank
-        with torch.cuda.stream(torch.cuda.Stream() if CUDA else None):  # the example has the default one
+        # where it hangs, of each rank
+        faulthandler.dump_traceback_later(OPTIONS.limit, exit=True)
+        # the example has the default one
+        with torch.cuda.stream(torch.cuda.Stream() if CUDA else None):
             function()
             close_all()
         dist.barrier()

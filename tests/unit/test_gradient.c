@@ -58,22 +58,11 @@ static void test_deterministic(void **state)
   }
 }
 
-/* What all ratios of --bench are relative to. */
-static void test_fastest(void **state)
-{
-  (void)state;
-  const double none = (double)NAN, us[] = {none, 223, 181, 251, none};
-  assert_true(report_fastest(us, 5) == 181);
-  assert_true(report_fastest(us, 2) == 223);
-  assert_true(isnan(report_fastest(us, 1)));
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_half),
       cmocka_unit_test(test_deterministic),
-      cmocka_unit_test(test_fastest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

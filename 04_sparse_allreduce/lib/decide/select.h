@@ -146,14 +146,14 @@ SPARSE_DEVICE int sparse_raised(const struct sparse_memory *m, int nlevels, cons
 }
 
 /* Candidates are the elements above the threshold as it was. While it selects too many it is
- * raised, a few times at most; what lies above the raised one is chosen. Then there are four cases:
+ * raised, a few times at most; what lies above the raised one is chosen. Then, if the pass has not
+ * sent the candidates, there are three cases:
  * - Even that is more than may be offered: the k largest are searched for.
  * - Nothing was raised: the candidates are what is offered.
  * - It was raised: a filter keeps what is chosen of the candidates.
- * - SENT_BY_PASS: the local pass has stored the candidates in the memory of the owners of regions.
- *   They leave out what is not chosen, so there is nothing to filter. But of more candidates than
- *   sparse_most() none was sent (`unsent`): one of the other cases holds, and reduce_sent() sends.
- */
+ * SENT_BY_PASS: the local pass has stored them in the memory of the owners of regions. Those leave
+ * out what is not chosen, so there is nothing to filter. But of more candidates than sparse_most()
+ * none was sent (`unsent`): then one of the three cases holds, and reduce_sent() sends. */
 enum sparse_sent { SPARSE_NOT_SENT, SPARSE_SENT_BY_PASS };
 SPARSE_DEVICE void sparse_threshold_choose(const struct sparse_memory *m, int raises,
                                            enum sparse_sent candidates)

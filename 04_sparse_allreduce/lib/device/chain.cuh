@@ -7,7 +7,8 @@
  * Blocks draw tiles from a counter. So the blocks that work on earlier tiles are running, and
  * waiting for them ends, in whatever order blocks are started.
  *
- * A word is {epoch, two counts of 16 bits}. The epoch says whether the word is of this launch. */
+ * A word is {launch, two counts of 16 bits}. The number of the launch says whether the word is of
+ * this one. */
 #ifndef OPS_CHAIN_CUH
 #define OPS_CHAIN_CUH
 
@@ -16,15 +17,15 @@
 struct ops_chain {
   ops_scratch *scratch;
   unsigned long long *words;
-  uint32_t epoch; /* of this launch */
-  uint32_t next;  /* the first tile that is not in `sum` */
-  uint64_t sum;   /* of the tiles before `next`: the second count in the upper half */
+  uint32_t launch; /* the number of this one */
+  uint32_t next;   /* the first tile that is not in `sum` */
+  uint64_t sum;    /* of the tiles before `next`: the second count in the upper half */
 };
 
 static __device__ inline ops_chain ops_chain_begin(const sparse_memory &m)
 {
   ops_scratch *scratch = (ops_scratch *)m.scratch;
-  return {scratch, ops_chain_words(m), scratch->epoch + 1, 0, 0};
+  return {scratch, ops_chain_words(m), scratch->launches + 1, 0, 0};
 }
 
 static __device__ inline uint64_t ops_both(uint32_t first, uint32_t second)
@@ -41,7 +42,7 @@ static __device__ inline uint32_t ops_chain_draw(const ops_chain &chain)
 static __device__ inline void ops_chain_publish(const ops_chain &chain, uint32_t tile,
                                                 uint32_t first, uint32_t second)
 {
-  const unsigned long long word = (uint64_t)chain.epoch << 32 | second << 16 | first;
+  const unsigned long long word = (uint64_t)chain.launch << 32 | second << 16 | first;
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chain.words + tile), "l"(word)
                : "memory");
 }
@@ -84,13 +85,13 @@ static __device__ inline Count ops_chain_sum(const ops_chain &chain, uint32_t ti
   for (uint32_t j = 0; j < 2; j++, t += blockDim.x) {
     unsigned long long word = asked.words[j];
     if (t >= tile) continue;
-    while (word >> 32 != chain.epoch) word = ops_chain_word(chain, t);
+    while (word >> 32 != chain.launch) word = ops_chain_word(chain, t);
     sum += (Count)ops_both(word & 0xffff, word >> 16 & 0xffff);
   }
   for (; t < tile; t += blockDim.x) {
     unsigned long long word;
     do word = ops_chain_word(chain, t);
-    while (word >> 32 != chain.epoch);
+    while (word >> 32 != chain.launch);
     sum += (Count)ops_both(word & 0xffff, word >> 16 & 0xffff);
   }
   return sum;
@@ -134,10 +135,10 @@ static __device__ inline uint64_t ops_chain_end(const ops_chain &chain, uint32_t
   ops_scratch *scratch = chain.scratch;
   const uint64_t totals = tiles > 0 ? __ldcg((unsigned long long *)&scratch->totals) : 0;
   scratch->ticket = 0;
-  scratch->epoch = chain.epoch;
-  if (chain.epoch == 0xffffffffu) { /* once in weeks: words of old epochs must not look new */
+  scratch->launches = chain.launch;
+  if (chain.launch == 0xffffffffu) { /* once in weeks: words of old launches must not look new */
     for (size_t w = 0; w < words; w++) chain.words[w] = 0;
-    scratch->epoch = 0;
+    scratch->launches = 0;
   }
   return totals;
 }

@@ -32,7 +32,7 @@ struct alignas(16) ops_window {
 };
 
 struct ops_scratch {
-  uint32_t epoch;     /* number of the launches with a chain so far */
+  uint32_t launches;  /* with a chain, so far */
   uint32_t ticket;    /* the next tile of the chain */
   uint32_t done;      /* blocks that have finished */
   uint32_t arrived;   /* blocks at a grid barrier, */
@@ -170,8 +170,9 @@ struct ops_load_kernels {
 #define OPS_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #endif
 
-/* Waits until the kernel before this one in the stream has ended, and so all before it. All kernels
- * begin with it, because only then they may look at memory; two may earlier (reduce and apply). */
+/* Waits until the kernel before this one in the stream has ended, and so all before it. Kernels
+ * begin with it, because only then they may look at memory; reduce and apply may earlier. (Those
+ * that are launched without early start have nothing to wait for.) */
 static __device__ inline void ops_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

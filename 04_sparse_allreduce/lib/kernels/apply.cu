@@ -212,7 +212,7 @@ __global__ void OPS_BOUNDS(THREADS, APPLY_BLOCKS)
     make_result(const __grid_constant__ sparse_memory m, const __grid_constant__ sparse_list list,
                 enum sparse_thresholds thresholds)
 {
-  /* AT_OWNERS: the sums are in their owners' memory. Then this follows reduce() or select_sums(),
+  /* AT_OWNERS: the sums are in their owners' memory. Then this follows reduce() or choose_sent(),
    * which let it begin at once. It needs sums, and there are flags about those; this rank's own
    * come when everything before has ended. */
   if (!AT_OWNERS) ops_begin();

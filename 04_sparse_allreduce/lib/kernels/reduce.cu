@@ -45,7 +45,7 @@ __device__ __noinline__ bool choose_and_offer(const sparse_memory &m, choosing &
   if (!state->unsent) return false;
   search_and_keep<sparse_offered_found>(m, s.selection, offered, offered, &state->selection);
   ops_grid_sync(scratch, [] {});
-  ops_send_offered(m, s.begins);
+  ops_store_at_owners(m, s.begins);
   if (blockIdx.x == 0 && threadIdx.x == 0) state->unsent = 0;
   ops_grid_sync(scratch, [] {});
   return true;

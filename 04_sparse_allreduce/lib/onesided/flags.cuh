@@ -182,7 +182,7 @@ static __device__ inline uint32_t ops_share_begin(const uint32_t *begins, int p,
  * block stores a share of every part in the owner's memory, and counts what it has stored: none has
  * to wait for the last one. So each looks where the regions begin, and what the first block writes
  * to the state, no other one reads. */
-static __device__ inline void ops_send_offered(const sparse_memory &m, uint32_t *begins)
+static __device__ inline void ops_store_at_owners(const sparse_memory &m, uint32_t *begins)
 {
   if (__syncthreads_or(ops_late(m))) return;
   ops_find_regions(m, begins);

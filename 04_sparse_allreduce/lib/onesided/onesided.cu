@@ -20,7 +20,7 @@ __global__ void OPS_BOUNDS(SEND_THREADS, 1) send_parts(const __grid_constant__ s
 {
   ops_begin();
   __shared__ uint32_t begins[SPARSE_MAX_RANKS + 1];
-  ops_send_offered(m, begins);
+  ops_store_at_owners(m, begins);
 }
 
 /* Where units begin in what is kept of this region's sums: entry i begins those after entry i - 1

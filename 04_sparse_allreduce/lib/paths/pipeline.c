@@ -160,8 +160,7 @@ static ncclResult_t gather_densely(struct sparse_allreduce_handle *h, cudaStream
 /* Of the sums, an owner keeps those above the global threshold; before an exact choice all. */
 static enum sparse_sums which_sums(const struct sparse_allreduce_handle *h)
 {
-  return h->path->choice == SPARSE_SUMS_FOLLOWED && !h->now.exact_global ? SPARSE_SUMS_ABOVE
-                                                                         : SPARSE_SUMS_NONZERO;
+  return h->m.adapts && !h->now.exact_global ? SPARSE_SUMS_ABOVE : SPARSE_SUMS_NONZERO;
 }
 
 /* Every part of the lists goes to the owner of its region, who adds in the order rank, rank - 1,
@@ -187,7 +186,6 @@ ncclResult_t step_of_lists(struct sparse_allreduce_handle *h, const void *gradie
 {
   const struct sparse_memory *m = &h->m;
   const bool at_owners = h->path->sums == SPARSE_SUMS_AT_OWNERS;
-  const bool follows = h->path->choice == SPARSE_SUMS_FOLLOWED;
   const bool chooses = h->path->choice == SPARSE_K_LARGEST_SUMS || h->now.exact_global;
   struct sparse_list sums = at_owners ? sparse_gathered(m)
                             : chooses ? sparse_reduced(m)
@@ -196,18 +194,21 @@ ncclResult_t step_of_lists(struct sparse_allreduce_handle *h, const void *gradie
   SPARSE_TRY(at_owners ? sum_at_owners(h, stream) : sum_at_all(h, sums, stream));
   if (h->now.fell_back) return ncclSuccess;
   if (chooses) { /* the k largest; every rank has all sums and finds the same */
-    SPARSE_TRY(follows ? ops_want_k_near_threshold(m, stream) : ops_want_k(m, stream));
+    SPARSE_TRY(m->adapts ? ops_want_k_near_threshold(m, stream) : ops_want_k(m, stream));
     SPARSE_TRY(ops_select_sums(m, sums, sparse_result(m), &m->state->global, stream));
     sums = sparse_result(m);
   }
-  return ops_apply(m, sums, follows && !chooses ? SPARSE_THRESHOLDS_ADAPT : SPARSE_THRESHOLDS_STAY,
-                   stream);
+  return ops_apply(
+      m, sums, m->adapts && !chooses ? SPARSE_THRESHOLDS_ADAPT : SPARSE_THRESHOLDS_STAY, stream);
 }
 
 /* Where threshold and regions are known, one pass selects and sends. It does not know yet whether
  * the threshold will be raised, so it sends by the lowest one that may come, and owners drop what a
  * raised one excludes. If that is too much, reduce_sent() chooses and sends. In exact steps no
- * rank gets all sums: all say how many they have of which size, so they find the largest. */
+ * rank gets all sums: all say how many they have of which size, so they find the largest.
+ *
+ * `ops` is the table at the end of onesided/onesided.cu. pass_and_send, reduce_sent and apply_sent
+ * are one-sided forms of kernels/local_pass.cu, reduce.cu and apply.cu. */
 ncclResult_t step_onesided(struct sparse_allreduce_handle *h, const void *gradient,
                            cudaStream_t stream)
 {

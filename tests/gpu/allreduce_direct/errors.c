@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +8,10 @@
 /* What is refused before anything is enqueued, on one rank as on all. */
 static void test_refusals(struct test *t)
 {
+  void *none;
+  (void)cudaMalloc(&none, (size_t)1 << 50); /* fails, and no later call */
   allreduce_t handle = make_handle(t, NULL);
+  (void)cudaGetLastError();
   float *send = (float *)(void *)t->send, *recv = (float *)(void *)t->recv;
   const size_t all = t->bytes / 4;
   const struct {
@@ -45,6 +49,11 @@ static void test_refusals(struct test *t)
     code = EXIT_WRONG_DATA;
   destroy_handle(t, handle);
   if (allreduce_create(NULL, NULL, &handle) != ncclInvalidArgument || handle != NULL)
+    code = EXIT_WRONG_DATA;
+  const allreduce_config_t nan = {.timeout_seconds = (double)NAN},
+                           infinite = {.timeout_seconds = 1e300};
+  if (allreduce_create(t->comm, &nan, &handle) != ncclInvalidArgument ||
+      allreduce_create(t->comm, &infinite, &handle) != ncclInvalidArgument)
     code = EXIT_WRONG_DATA;
   result(t, code, "refusals");
 }

@@ -292,7 +292,7 @@ static void run_step(struct trial *t, const float *gradient)
 static void add_to_residual(struct trial *t)
 {
   const size_t n = t->runner.count;
-  float *host = simple_host_memory(n * sizeof *host), *residual;
+  float *host = launcher_allocate(n * sizeof *host), *residual;
   SPARSECHECK(sparse_allreduce_residual(t->runner.handle, &residual));
   CUDACHECK(cudaMemcpy(host, residual, n * sizeof *host, cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < n; i++) host[i] += t->gradients[t->job.me->rank][i];
@@ -307,7 +307,7 @@ static void load_gradient(struct trial *t, int step, float *to)
   const size_t n = t->runner.count;
   const ncclDataType_t type = t->runner.config.gradient_type;
   const float *gradient = t->gradients[t->job.me->rank];
-  uint16_t *words = simple_host_memory(n * sizeof *words);
+  uint16_t *words = launcher_allocate(n * sizeof *words);
   draw_gradients(t->plan, step, t->job.me->nranks, t->gradients);
   for (size_t i = 0; i < n && type != ncclFloat; i++)
     words[i] =
@@ -470,7 +470,7 @@ static int run_job(const struct rank *me, const struct plan *plan, ncclComm_t co
   sparse_allreduce_config_t config = plan->config;
   if (plan->mixed && me->rank % 2) config.result = !config.result;
   for (int r = 0; r < me->nranks; r++)
-    t.gradients[r] = simple_host_memory(plan->n * sizeof *t.device);
+    t.gradients[r] = launcher_allocate(plan->n * sizeof *t.device);
   CUDACHECK(cudaMalloc((void **)&t.device, plan->n * sizeof *t.device));
   runner_create(&t.runner, &t.job, plan->n, &config, false, true);
   verification_init(&t.compared, &t.runner, false);
@@ -528,7 +528,7 @@ static int run_late(const struct rank *me, bool exact, sparse_result_t result, n
   }
   /* A state that is saved now would lack what the step has sent. Whatever is asked, in any order,
    * the answer is the error. */
-  void *state = simple_host_memory(sparse_allreduce_state_bytes(handle));
+  void *state = launcher_allocate(sparse_allreduce_state_bytes(handle));
   ncclResult_t error;
   float *residual;
   int kind;

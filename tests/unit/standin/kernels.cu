@@ -71,6 +71,7 @@ void test_kernels(void **state)
   CUDA(cudaStreamCreate(&stream));
   scan<<<1, 1025, 0, stream>>>(out, total, NULL);
   REQUIRE(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure);
+  REQUIRE(cudaDeviceSynchronize() == cudaErrorLaunchFailure);
   REQUIRE(strstr(cudaGetErrorString(cudaErrorLaunchFailure), "1025 threads per block"));
   CUDA(cudaStreamDestroy(stream));
   CUDA(cudaFree(out));
