@@ -36,9 +36,12 @@ PREFIX ?= /usr/local
 KIND := $(if $(CPU),cpu,gpu)
 LAUNCHER := $(if $(MPI),mpi,pthread)
 # builds of several compilers or NCCLs can be side by side
-VARIANT ?= $(subst $(comma),-,$(SANITIZE))$(RACES:%=races)$(SPARSE_KERNELS:%=sparse-kernels)
+VARIANT ?= $(subst $(comma),-,$(SANITIZE))
 SHARED := build/$(KIND)$(VARIANT:%=-%)
-BUILD := build/$(KIND)-$(LAUNCHER)$(VARIANT:%=-%)
+# other kernels, with the same C
+KERNELS := $(SHARED)$(RACES:%=-races)
+ARCHIVES := $(KERNELS)$(SPARSE_KERNELS:%=-sparse-kernels)
+BUILD := $(ARCHIVES:build/$(KIND)%=build/$(KIND)-$(LAUNCHER)%)
 
 ifeq ($(origin CC),default)
 CC := gcc
@@ -67,7 +70,6 @@ ifneq ($(CPU),)
 # ---- the CPU stand-in: a shared library with the names of CUDA and NCCL ----------------------------------
 STANDIN := $(BUILD)/libcpu_standin.so
 C_FLAGS += -DCPU_STANDIN -isystem common/cpu/include
-C_FLAGS += $(if $(RACES),-DCPU_RACES) $(if $(SPARSE_KERNELS),-DSPARSE_KERNELS)
 # next to the program, one folder above a test, or in lib/ after make install
 LINK_FLAGS += -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..:$$ORIGIN/../lib' -L$(BUILD) -lcpu_standin
 # Kernels: C++ after some rewriting, by cuda.pl. races.c has the functions that -fsanitize=thread calls.
@@ -77,7 +79,7 @@ endif
 CXX_FLAGS = $(CFLAGS) $(EXACT) $(if $(RACES),-DCPU_RACES -fsanitize=thread -fno-threadsafe-statics)
 CXX_FLAGS += $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) $(ON_FIBERS)
 # Hundreds of kernels, for short runs: with -O2, or with -O1 and UBSan, compiling would take longer than running.
-CXX_FLAGS += $(if $(RACES),-O1)$(if $(findstring undefined,$(SANITIZE)),-O0)
+CXX_FLAGS += $(if $(RACES),-O1 -g0)$(if $(findstring undefined,$(SANITIZE)),-O0)
 # ThreadSanitizer keeps one stack of calls for a thread of the system, where calls of thousands of fibers have no room.
 # AddressSanitizer finds locals that are used after their function returned by a second stack, of megabytes, for every
 # fiber: nine tenths of the time of all checks with it. Host code keeps that.
@@ -108,7 +110,7 @@ endif
 # CUDA's include folder may hold an nccl.h of its own, and NCCL_HOME may be /usr, whose include folder cannot be put
 # in front of others. A folder of links to NCCL_HOME's headers alone comes first for both compilers.
 NCCL_INCLUDE := $(SHARED)/nccl_include
-$(NCCL_INCLUDE): $(SHARED)/cu_flags
+$(NCCL_INCLUDE): $(KERNELS)/cu_flags
 	@rm -rf $@ && mkdir $@ && ln -s $(abspath $(NCCL_HOME))/include/nccl* $@/
 C_FLAGS += -isystem $(NCCL_INCLUDE) -isystem $(CUDA_HOME)/include
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo $(NVCC_GENCODE) -I$(NCCL_INCLUDE) \
@@ -133,10 +135,10 @@ SOURCES := $(filter-out %/main.c common/launch/launcher_pthread.c common/launch/
              $(filter-out $(if $(CPU),$(filter %.cu,$(filter $(IN_C),$(FOUND))) $(if $(SPARSE_KERNELS),04_sparse_allreduce/cpu/%),\
                             %_cpu.c $(ALL_EXAMPLES:=/cpu/%)),$(FOUND)))
 # what takes longest first
-objects = $(patsubst %,$(SHARED)/%.o,$(filter %.cu,$(1)) $(filter %.c,$(1)))
+objects = $(patsubst %,$(KERNELS)/%.o,$(filter %.cu,$(1))) $(patsubst %,$(SHARED)/%.o,$(filter %.c,$(1)))
 # where kernels are
 CXX_LIBRARY = $(if $(filter %.cu.o $(foreach e,$(filter %.cu,$(SOURCES)),%/$(firstword $(subst /, ,$e)).a),$^),-lstdc++)
-archives = $(patsubst %,$(SHARED)/%.a,$(1) $(USES_$(1)) common)
+archives = $(patsubst %,$(ARCHIVES)/%.a,$(1) $(USES_$(1)) common)
 # sources of an example that other examples may use
 library_sources = $(filter $(foreach e,$(1),$e/lib/% $e/cpu/%),$(SOURCES))
 UNIT_TESTS := $(if $(CPU),$(patsubst tests/unit/%.c,%,$(filter tests/unit/test_%,$(SOURCES))))
@@ -184,15 +186,15 @@ $(BUILD)/$(1): $(call objects,$(2)) $(BUILD)/launcher.o $(4) $(call archives,$(3
 endef
 $(foreach e,$(ALL_EXAMPLES),$(foreach p,$(call programs_of,$e),\
   $(eval $(call program,$p,$(or $(MAIN_$p),$e)/main.c,$e))))
-$(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(SHARED)/tests.a)))
+$(foreach t,$(UNIT_TESTS),$(eval $(call program,tests/$t,tests/unit/$t.c,$(call area_of_test,$t),$(ARCHIVES)/tests.a)))
 $(foreach t,$(GPU_TEST_PROGRAMS),\
-  $(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(SHARED)/tests.a)))
+  $(eval $(call program,tests/$t,$(filter tests/gpu/$t/%,$(SOURCES)),$(call area_of_test,$t),$(ARCHIVES)/tests.a)))
 
 # q, not r: files of different folders may have the same name
 %.a:
 	$(call say,AR,$@)rm -f $@ && ar qcs $@ $^
-$(foreach part,common $(ALL_EXAMPLES),$(eval $(SHARED)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
-$(SHARED)/tests.a: $(call objects,02_allreduce_sm/cpu/plain.c \
+$(foreach part,common $(ALL_EXAMPLES),$(eval $(ARCHIVES)/$(part).a: $(call objects,$(filter $(part)/%,$(SOURCES)))))
+$(ARCHIVES)/tests.a: $(call objects,02_allreduce_sm/cpu/plain.c \
                      $(if $(CPU),$(filter-out tests/unit/test_%,$(filter tests/unit/%,$(SOURCES)))))
 
 # by the plain compiler: it is independent of launchers, so of MPI
@@ -207,11 +209,11 @@ $(BUILD)/launcher.o: common/launch/launcher_$(LAUNCHER).c $(BUILD)/flags
 $(SHARED)/%.c.o: %.c $(SHARED)/flags | $(NCCL_INCLUDE)
 	$(call say,CC,$<)$(CC) $(C_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) -MMD -MP -c -o $@ $<
 ifneq ($(CPU),)
-$(SHARED)/%.cu.o: %.cu common/cpu/cuda.pl $(SHARED)/cu_flags
+$(KERNELS)/%.cu.o: %.cu common/cpu/cuda.pl $(KERNELS)/cu_flags
 	$(call say,CXX,$<)perl common/cpu/cuda.pl $(CXX) $(CXX_FLAGS) $(if $(STRICT),-Werror) $(INCLUDES) \
 	  -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@ $<
 else
-$(SHARED)/%.cu.o: %.cu $(SHARED)/cu_flags | $(NCCL_INCLUDE)
+$(KERNELS)/%.cu.o: %.cu $(KERNELS)/cu_flags | $(NCCL_INCLUDE)
 	$(call say,NVCC,$<)$(NVCC) $(NVCC_FLAGS) $(if $(STRICT),-Werror all-warnings) $(INCLUDES) -MMD -MP -c -o $@ $<
 endif
 # for kernels that are written as loops
@@ -221,8 +223,8 @@ $(SHARED)/04_sparse_allreduce/simple/%.cu.o: private NVCC_FLAGS += --extended-la
 # here.
 $(SHARED)/flags: TEXT = $(CC) | $(C_FLAGS) | $(NCCL_HOME)
 $(BUILD)/flags: TEXT = $(COMPILER) | $(C_FLAGS) | $(LINK_FLAGS) | $(NCCL_HOME)
-$(SHARED)/cu_flags: TEXT = $(if $(CPU),$(CXX) $(CXX_FLAGS)$(MISSING_FOR_KERNELS),$(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME))
-$(SHARED)/flags $(BUILD)/flags $(SHARED)/cu_flags: FORCE
+$(KERNELS)/cu_flags: TEXT = $(if $(CPU),$(CXX) $(CXX_FLAGS)$(MISSING_FOR_KERNELS),$(NVCC) $(NVCC_FLAGS) | $(NCCL_HOME))
+$(SHARED)/flags $(BUILD)/flags $(KERNELS)/cu_flags: FORCE
 	$(MISSING)@mkdir -p $(@D)
 	@printf '%s\n' $(call quote,$(TEXT)) | cmp -s - $@ || printf '%s\n' $(call quote,$(TEXT)) > $@
 
@@ -303,4 +305,4 @@ help:
 #| Variables: CUDA_HOME NCCL_HOME MPI_HOME MPICC NVCC_GENCODE CC CFLAGS SANITIZE PREFIX DESTDIR;
 #| V=1 shows the commands, STRICT=1 makes warnings errors
 
--include $(shell find $(SHARED) $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(SHARED) $(KERNELS) $(BUILD)) -name '*.d' 2>/dev/null)

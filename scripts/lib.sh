@@ -141,8 +141,8 @@ MPI_SETTINGS=(OMPI_MCA_btl_vader_single_copy_mechanism=none
   OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none)
 if [ "$(id -u)" = 0 ]; then MPI_SETTINGS+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1); fi
-# the shell in parentheses becomes mpirun itself
-mpi_run() (exec env "${MPI_SETTINGS[@]}" "$(mpirun_command)" -np "$@")
+# the shell in parentheses becomes mpirun itself, which would read what the caller reads
+mpi_run() (exec env "${MPI_SETTINGS[@]}" "$(mpirun_command)" -np "$@" </dev/null)
 
 # ---- checks --------------------------------------------------------------------------------------
 # A check is a command. Exit code 0: passed; 77: skipped, the last line is the reason; else failed, and its output is

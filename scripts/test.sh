@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs all checks that need no GPU: about a quarter of an hour on two cores. Installs the tools that they need from the
+# Runs all checks that need no GPU: about eight minutes on two cores. Installs the tools that they need from the
 # distribution, and says so first.
 #
 #   scripts/test.sh [--no-install] [NAME...]
@@ -19,7 +19,7 @@ tools="bats clang-format cppcheck patch pkg-config python3 shellcheck"
 prepare "$tools /usr/include/cmocka.h" "$tools libcmocka-dev"
 read -ra programs <<<"$(make -s print-PROGRAMS)"
 # many checks wait, for timeouts for example
-begin_checks $(($(nproc) + 1))
+begin_checks $(($(nproc) + 2))
 
 tests=(all tests) sanitized=(pthread)
 if have_mpi; then tests=(both-tests) sanitized=(pthread mpi); fi
@@ -72,8 +72,7 @@ check build-cpu build_cpu
 check sanitize-address sanitize address,undefined
 check sanitize-thread "${LIMIT[@]}" tests/sanitize.sh thread pthread
 check build-gpu build_gpu
-check races "${LIMIT[@]}" tests/races.sh
-check readme-commands built cpu "${LIMIT[@]}" tests/readme_commands.sh
+check races built cpu "${LIMIT[@]}" tests/races.sh
 # once each, the longest first
 for file in $(printf 'tests/cli/%s.bats\n' sparse_library cases sparse alltoallv training |
   awk '!seen[$0]++' - <(ls tests/cli/*.bats)); do
@@ -82,6 +81,7 @@ for file in $(printf 'tests/cli/%s.bats\n' sparse_library cases sparse alltoallv
   [[ ! $file =~ gpu|install ]] || kind=gpu
   check "cli-$(basename "$file" .bats)" need bats built cpu built $kind "${LIMIT[@]}" bats --tap "$file"
 done
+check readme-commands built cpu "${LIMIT[@]}" tests/readme_commands.sh
 check build-clang need clang build_clang
 check aarch64 need aarch64-linux-gnu-gcc need qemu-aarch64 aarch64
 for file in tests/unit/test_*.c; do

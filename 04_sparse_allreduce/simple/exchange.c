@@ -90,14 +90,14 @@ void simple_sum(struct simple *s, const float *mine, float *sums)
     CUDACHECK(cudaStreamSynchronize(s->stream));
     return;
   }
-  float *pieces = launcher_allocate(P * PIECE * sizeof *pieces);
   simple_zero(s, sums);
   for (size_t at = 0; at < s->n; at += PIECE) {
     const size_t count = s->n - at < PIECE ? s->n - at : PIECE;
+    float *pieces = launcher_allocate(P * count * sizeof *pieces);
     s->allgather(s->me, mine + at, pieces, count * sizeof *pieces);
     for (size_t r = 0; r < P; r++)
       for (size_t i = 0; i < count; i++)
         sums[at + i] = simple_add(sums[at + i], pieces[r * count + i]);
+    free(pieces);
   }
-  free(pieces);
 }

@@ -34,7 +34,7 @@ static void release_event(const void *args)
   if (last) free(event);
 }
 
-static cudaError_t create(cudaEvent_t *event, unsigned int flags)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 {
   *event = cpu_allocate(sizeof(**event));
   (*event)->references = 1;
@@ -44,12 +44,7 @@ static cudaError_t create(cudaEvent_t *event, unsigned int flags)
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
-  return create(event, cudaEventDefault);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
-{
-  return create(event, flags);
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)

@@ -226,7 +226,7 @@ cudaError_t cudaFree(void *pointer)
 
 cudaError_t cudaMallocHost(void **pointer, size_t bytes)
 {
-  return cpu_error(cpu_memory_allocate(REGION_HOST, false, pointer, bytes));
+  return cudaHostAlloc(pointer, bytes, 0);
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
@@ -260,12 +260,17 @@ struct copy {
   void *staged; /* or NULL */
 };
 
+/* Many zeros are a hole in the file, which costs memory only where it is used again. */
 static void run_copy(const void *args)
 {
   const struct copy *copy = args;
+  struct place place;
   if (copy->from != NULL)
     memmove(copy->to, copy->from, copy->bytes);
-  else
+  else if (copy->value != 0 || copy->bytes < POISON_BYTES || cpu_memory_is_window(copy->to) ||
+           cpu_memory_find(copy->to, &place, NULL) == 0 ||
+           fallocate(place.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place.offset,
+                     copy->bytes) != 0)
     memset(copy->to, copy->value, copy->bytes);
 }
 

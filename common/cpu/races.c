@@ -3,10 +3,10 @@
  *
  * With CPU_STANDIN_RACES=SEED with no more order than that, to find races: stores into windows
  * reach memory late and in any order, unless a fence or a release comes between; blocks, warps and
- * ranks run in random order, one rank at a time. This takes `make CPU=1 RACES=1`, which compiles
- * kernels with -fsanitize=thread: that calls __tsan_write8(at) before a store of 8 bytes, and so
- * on, but these functions are here. Before the next one runs, what was stored is taken out of
- * memory again and kept. */
+ * ranks run in random order, one rank at a time. This takes kernels that are compiled with
+ * -fsanitize=thread and -DCPU_RACES (`make CPU=1 RACES=1`): that calls __tsan_write8(at) before a
+ * store of 8 bytes, and so on, but these functions are here. Before the next one runs, what was
+ * stored is taken out of memory again and kept. */
 #include <string.h>
 #include <time.h>
 
@@ -263,7 +263,7 @@ void cpu_load_b128(uint64_t *low, uint64_t *high, const void *at, struct cpu_pla
 
 /* ---- what instrumented code calls ------------------------------------------------------------ */
 
-#ifdef CPU_RACES
+#ifndef __SANITIZE_THREAD__
 static void before_write(void *at, unsigned size)
 {
   if (!races_on || kernel_thread() == NULL) return;
@@ -307,14 +307,9 @@ void __tsan_write_range(void *at, size_t size)
 {
   before_write(at, (unsigned)size);
 }
-void __tsan_func_entry(void *at)
-{
-  (void)at;
-}
+/* which look at no argument */
+void __tsan_func_entry(void) {}
+void __tsan_vptr_update(void) {}
 void __tsan_func_exit(void) {}
 void __tsan_init(void) {}
-void __tsan_vptr_update(void **at, void *v)
-{
-  (void)at, (void)v;
-}
 #endif

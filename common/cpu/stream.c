@@ -184,7 +184,7 @@ cudaError_t cpu_stream_wait(struct CUstream_st *stream)
   return error;
 }
 
-static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
   struct device *device = cpu_device(-1);
   pthread_mutex_lock(&device->lock);
@@ -195,18 +195,13 @@ static cudaError_t create_public(cudaStream_t *stream, unsigned int flags)
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
-  return create_public(stream, cudaStreamDefault);
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
-{
-  return create_public(stream, flags);
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
 {
   (void)priority; /* all have the same */
-  return create_public(stream, flags);
+  return cudaStreamCreateWithFlags(stream, flags);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)

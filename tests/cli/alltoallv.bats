@@ -3,7 +3,7 @@
 load helper
 
 # shellcheck disable=SC2034 # for setup_file
-EXAMPLES="03_alltoallv_sm"
+EXAMPLES="03_alltoallv_sm tests/gpu/alltoallv"
 
 verified() { # verified LAUNCHER RANKS [OPTIONS]
   start "$1" "$2" 03_alltoallv_sm "${@:3}"
@@ -81,7 +81,6 @@ PYTHON
 }
 
 @test "all cases of the AlltoAllV on 1, 3 and 4 ranks, by send/recv, on two hosts, and as processes" {
-  make_variant tests/gpu/alltoallv pthread >&2
   for ranks in 1 3 4; do
     start pthread $ranks tests/gpu/alltoallv
     exits_with 0
@@ -92,7 +91,6 @@ PYTHON
   CPU_STANDIN_LSA_RANKS=2 start pthread 4 tests/gpu/alltoallv
   exits_with 0
   [[ $LAUNCHERS = *mpi* ]] || skip "no MPI for the last part"
-  make_variant tests/gpu/alltoallv mpi >&2
   start mpi 3 tests/gpu/alltoallv
   exits_with 0
 }

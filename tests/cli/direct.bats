@@ -3,14 +3,7 @@
 # shellcheck disable=SC2030,SC2031,SC2034 # the variable code is read by the helper
 load helper
 
-setup_file() {
-  local launcher
-  for launcher in $LAUNCHERS; do
-    make_variant 02_allreduce_sm "$launcher" >&2
-    make_variant tests/gpu/allreduce_direct "$launcher" >&2
-  done
-  build_fault
-}
+EXAMPLES="02_allreduce_sm tests/gpu/allreduce_direct"
 
 @test "the digest does not depend on method, launcher or ranks' memory" {
   local digest=

@@ -61,7 +61,7 @@ program_path() { built_program "$1" cpu "$2"; }
 # it: with the shell gone, timeout would think that all is over.
 mpi_job() {
   # shellcheck disable=SC2016 # for the inner bash
-  timeout -k 5 600 bash -c 'trap : TERM && . "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@" </dev/null
+  timeout -k 5 600 bash -c 'trap : TERM && . "$0" && mpi_run "$@"' "$TOP/scripts/lib.sh" "$@"
 }
 
 # build_changed LAUNCHER EXAMPLE SED-SCRIPT [PATCH]: $WORK/program is the example with a main.c, $WORK/main.c, that

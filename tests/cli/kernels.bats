@@ -5,16 +5,16 @@ load helper
 
 program_path() { echo "$WORK/program"; }
 
-# my_kernel FOLDER SED-SCRIPT [FLAGS...]: builds it with the stand-in of that folder.
+# my_kernel SED-SCRIPT [FLAGS...]: builds it with the stand-in.
 my_kernel() {
-  sed -E "$2" "$TOP/docs/my_kernel.cu" >"$WORK/my_kernel.cu"
+  sed -E "$1" "$TOP/docs/my_kernel.cu" >"$WORK/my_kernel.cu"
   if cmp -s "$TOP/docs/my_kernel.cu" "$WORK/my_kernel.cu"; then echo "sed has changed nothing" && return 1; fi
-  perl "$TOP/common/cpu/cuda.pl" g++ "${@:3}" -c "$WORK/my_kernel.cu" -o "$WORK/my_kernel.o"
-  g++ "$WORK/my_kernel.o" -o "$WORK/program" -L"$TOP/build/$1" -lcpu_standin -Wl,-rpath,"$TOP/build/$1" -pthread
+  perl "$TOP/common/cpu/cuda.pl" g++ "${@:2}" -c "$WORK/my_kernel.cu" -o "$WORK/my_kernel.o"
+  g++ "$WORK/my_kernel.o" -o "$WORK/program" -L"$TOP/build/cpu-pthread" -lcpu_standin -Wl,-rpath,"$TOP/build/cpu-pthread" -pthread
 }
 
 @test "a block that cannot go on: which threads wait where" {
-  my_kernel cpu-pthread 's/^  barrier.sync\(.*release/  if (threadIdx.x == 7) __syncwarp();&/'
+  my_kernel 's/^  barrier.sync\(.*release/  if (threadIdx.x == 7) __syncwarp();&/'
   start pthread 4 mine
   exits_with 3
   says 'cudaStreamSynchronize\(stream\): 719 block [01]: 127 of 128 threads wait at a barrier of the block in my_kernel.cu:38, thread 7 at __syncwarp in my_kernel.cu:38$'
@@ -22,8 +22,7 @@ my_kernel() {
 }
 
 @test "a release too few: the race finder shows it" {
-  make -s -C "$TOP" CPU=1 RACES=1 build/cpu-pthread-races/libcpu_standin.so
-  my_kernel cpu-pthread-races 's/memory_order_release/memory_order_relaxed/' -DCPU_RACES -fsanitize=thread
+  my_kernel 's/memory_order_release/memory_order_relaxed/' -DCPU_RACES -fsanitize=thread
   code=0
   for seed in 1 2 3 4 5; do
     CPU_STANDIN_RACES=$seed start pthread 4 mine

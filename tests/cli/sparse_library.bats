@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # sparse_allreduce.h and its operators, without the program of 04_sparse_allreduce.
 load helper
-export EXAMPLES="04_sparse_allreduce"
+export EXAMPLES="04_sparse_allreduce tests/gpu/sparse_steps tests/gpu/sparse"
 
 # What 04_sparse_allreduce/README.md says of copying, for the stand-in.
 @test "lib/ copied with the library of 03 is all that it takes: C++ takes the header, usage.c compiles and runs" {
@@ -45,18 +45,14 @@ C
   grep -F ': ncclMemAlloc((void **)&m->lists, h->lists_bytes): unhandled cuda error: ncclMemAlloc: ' "$WORK/err"
 }
 
-# steps LAUNCHER RANKS [OPTIONS]: runs tests/gpu/sparse_steps, which build_steps builds
+# steps LAUNCHER RANKS [OPTIONS]: runs tests/gpu/sparse_steps
 steps() {
   local launcher=$1 ranks=$2 program=$TOP/build/cpu-$1/tests/sparse_steps
   shift 2
   if [ "$launcher" = mpi ]; then mpi_job "$ranks" "$program" "$@"; else NTHREADS=$ranks "$program" "$@"; fi
 }
-build_steps() {
-  for launcher in $LAUNCHERS; do make_variant tests/gpu/sparse_steps "$launcher"; done
-}
 
 @test "random jobs: every step of every path is that of the reference, both launchers" {
-  build_steps
   # jobs of a number of ranks are the same with both launchers
   for ranks in 1 2 4 7; do steps pthread $ranks --cases 100 --seed "${ranks}000"; done >"$WORK/out" 2>"$WORK/err"
   steps "${LAUNCHERS##* }" 3 --cases 100 --seed 3000 >>"$WORK/out" 2>>"$WORK/err"
@@ -78,13 +74,7 @@ build_steps() {
 }
 
 @test "a rank that is too late: all ranks hear of it, nobody hangs" {
-  local jobs=() job # side by side: they wait most of the time, threads asleep
-  build_steps
-  for launcher in $LAUNCHERS; do
-    steps "$launcher" 3 --late &
-    jobs+=($!)
-  done
-  for job in "${jobs[@]}"; do wait "$job"; done
+  steps pthread 3 --late # where ranks are processes, those that wait keep the cores busy
 }
 
 # With several GPUs in one process, loading a kernel at its first launch waits for kernels that wait for
@@ -102,7 +92,6 @@ build_steps() {
 }
 
 @test "operators: the CPU versions do what ops.h says" {
-  make_variant tests/gpu/sparse pthread
   NTHREADS=1 "$TOP/build/cpu-pthread/tests/sparse" --quick >"$WORK/out" 2>"$WORK/err"
   [ "$(grep -c "^ok" "$WORK/out")" = "$(wc -l <"$WORK/out")" ]
   [ -s "$WORK/out" ]

@@ -107,6 +107,12 @@ void test_memory(void **state)
   /* fresh memory is neither zero nor what it was before */
   CUDA(cudaMemcpy(bytes, a, sizeof(bytes), cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < sizeof(bytes); i++) REQUIRE(bytes[i] != 0);
+  /* many zeros too are where they are wanted, and nowhere else */
+  char *zeros = (char *)a + 999;
+  const long many = 3 << 20;
+  CUDA(cudaMemset(a, 7, 2 * (size_t)many));
+  CUDA(cudaMemset(zeros, 0, (size_t)many));
+  for (long i = -999; i < many + 9999; i++) REQUIRE(zeros[i] == (i < 0 || i >= many ? 7 : 0));
   CUDA(cudaFree(a));
   REQUIRE(cudaFree(a) == cudaErrorInvalidValue && cudaFree(bytes) == cudaErrorInvalidValue);
   CUDA(cudaFree(NULL));
