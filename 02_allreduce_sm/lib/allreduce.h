@@ -89,7 +89,7 @@ typedef struct allreduce_handle *allreduce_t;
 /* Zeros are the defaults, and count as them. For max_blocks and what ends in _bytes all ranks use
  * the lowest value that any of them gave; calls_before is the same on all. */
 typedef struct {
-  /* A call gives up when another rank is this late; at most 1e9; 0: 30 s, < 0: never. */
+  /* A call gives up when another rank is this late; 0: 30 s, < 0: never. At most 1e9. */
   double timeout_seconds;
   int max_blocks; /* of a launch; 0: as many as the GPUs run at once */
   /* The most bytes of a vector that goes as LL lines, as wide lines between two ranks (with more
