@@ -643,9 +643,11 @@ static void test_timeout(struct test *t, bool large)
   open_handle(t, 1);
   random_counts(t, &t->x, 100, false);
   struct exchange *x = &t->x;
-  for (int p = 0; large && p < n; p++) x->sendcounts[p] = BUFFER / sizeof(float) / (size_t)n;
-  if (large) memcpy(x->recvcounts, x->sendcounts, (size_t)n * sizeof(size_t));
-  program_layout(x);
+  if (large) {
+    for (int p = 0; p < n; p++)
+      x->sendcounts[p] = x->recvcounts[p] = BUFFER / sizeof(float) / (size_t)n;
+    program_layout(x);
+  }
   CUDACHECK(
       cudaMemcpy(t->device, x->sendcounts, (size_t)n * sizeof(size_t), cudaMemcpyHostToDevice));
   char *recv = x->guarded + PROGRAM_GUARD;
@@ -659,9 +661,9 @@ static void test_timeout(struct test *t, bool large)
                                x->rdispls, 4, t->stream));
       if (!large) {
         ALLTOALLVCHECK(alltoallv_device_counts(t->handle, &counts, &buffers, 1, t->stream));
+        /* its lines would replace the first's */
         ALLTOALLVCHECK(alltoallv(t->handle, x->send, x->sendcounts, x->sdispls, recv, x->recvcounts,
-                                 x->rdispls, 4,
-                                 t->stream)); /* its lines would replace the first's */
+                                 x->rdispls, 4, t->stream));
       }
       CUDACHECK(cudaStreamSynchronize(t->stream));
       ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
