@@ -294,6 +294,7 @@ ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvb
   if (size == 0) return allreduce_fail(ncclInvalidArgument, "type %d cannot be summed", (int)type);
   if (count == 0) return ncclSuccess;
   if (count > SIZE_MAX / 2 / size) return allreduce_fail(ncclInvalidArgument, "too many elements");
+  if (send == NULL) return allreduce_fail(ncclInvalidArgument, "the send buffer is NULL");
   const size_t bytes = count * size;
   const struct allreduce_window *to = window_of(handle, recv, bytes);
   if (to == NULL)

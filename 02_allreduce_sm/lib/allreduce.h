@@ -128,9 +128,9 @@ ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);
 int allreduce_has_type(ncclDataType_t type);
 
 /* Collective. Enqueues the AllReduce on the stream. A count of 0 does nothing. ncclInvalidArgument
- * if the handle is NULL, the type has no sums, the elements are too many, the receive buffer is in
- * no window, or the buffers overlap or are not aligned to an element. Nothing is enqueued then, and
- * the other ranks wait until their timeout. */
+ * if the handle or the send buffer is NULL, the type has no sums, the elements are too many, the
+ * receive buffer is in no window, or the buffers overlap or are not aligned to an element. Nothing
+ * is enqueued then, and the other ranks wait until their timeout. */
 ncclResult_t allreduce_run(allreduce_t handle, const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t type, cudaStream_t stream);
 

@@ -23,6 +23,7 @@ static void test_refusals(struct test *t)
   } cases[] = {
       {send, recv, 1, ncclNumTypes, "cannot be summed"},
       {send, recv, (size_t)-1, ncclFloat, "too many"},
+      {NULL, recv, 1, ncclFloat, "the send buffer is NULL"},
       {send, t->results, 1, ncclFloat, "the receive buffer is in no window"},
       {send, recv + 1, all, ncclFloat, "the receive buffer is in no window"},
       {send, recv, all + 1, ncclFloat, "the receive buffer is in no window"},
