@@ -60,10 +60,10 @@ static struct allreduce_launch launch_push(size_t bytes, size_t n, struct allred
 
 struct allreduce_launch allreduce_choose(size_t bytes, int n, struct allreduce_limits limits)
 {
-  const size_t ranks = (size_t)n, words = (bytes + 7) / 8, pieces = (words + 14) / 15 * 8;
-  if (bytes <= limits.ll) return launch(ALLREDUCE_LL, words, 64, limits);
-  if (bytes <= allreduce_wide_bytes(limits.wide, n))
-    return launch(ALLREDUCE_WIDE, pieces, 140, limits);
+  const size_t ranks = (size_t)n;
+  if (bytes <= limits.ll) return launch(ALLREDUCE_LL, (bytes + 7) / 8, 64, limits);
+  if (bytes <= allreduce_onehop_bytes(limits.onehop, n))
+    return launch(ALLREDUCE_ONEHOP, (bytes + ALLREDUCE_LINE - 1) / ALLREDUCE_LINE, 132, limits);
   if (bytes > limits.twohop) return launch_push(bytes, ranks, limits);
   return launch(ALLREDUCE_TWOHOP, allreduce_slice_lines(bytes, n) * (ranks - 1),
                 limits.blocks[ALLREDUCE_TWOHOP], limits);
@@ -85,7 +85,7 @@ static void lower_to_wanted(size_t *limit, long wanted)
 static struct allreduce_limits wanted_limits(const allreduce_config_t *config, int n)
 {
   struct allreduce_limits limits = {.ll = ALLREDUCE_LL_BYTES,
-                                    .wide = ALLREDUCE_WIDE_BYTES,
+                                    .onehop = ALLREDUCE_ONEHOP_BYTES,
                                     .twohop = ALLREDUCE_TWOHOP_BYTES,
                                     .slots = ALLREDUCE_SLOT_BYTES};
   const size_t least = (size_t)n * ALLREDUCE_SLOTS * 128;
@@ -94,7 +94,7 @@ static struct allreduce_limits wanted_limits(const allreduce_config_t *config, i
     if (config->max_blocks > 0) lower(&limits.blocks[m], (size_t)config->max_blocks);
   }
   lower_to_wanted(&limits.ll, config->ll_bytes);
-  lower_to_wanted(&limits.wide, config->wide_bytes);
+  lower_to_wanted(&limits.onehop, config->onehop_bytes);
   lower_to_wanted(&limits.twohop, config->twohop_bytes);
   if (config->scratch_bytes != 0) limits.slots = config->scratch_bytes;
   if (limits.slots < least) limits.slots = least;

@@ -92,10 +92,10 @@ typedef struct {
   /* A call gives up when another rank is this late; 0: 30 s, < 0: never. At most 1e9. */
   double timeout_seconds;
   int max_blocks; /* of a launch; 0: as many as the GPUs run at once */
-  /* The most bytes of a vector that goes as LL lines, as wide lines between two ranks (with more
-   * ranks it is less; allreduce_lines.cuh), and in two hops (allreduce_twohop.cuh); larger calls
-   * are pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */
-  long ll_bytes, wide_bytes, twohop_bytes;
+  /* The most bytes of a vector that goes as LL lines, as bare lines in one hop between two ranks
+   * (with more ranks it is less; allreduce_lines.cuh), and in two hops (allreduce_twohop.cuh);
+   * larger calls are pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */
+  long ll_bytes, onehop_bytes, twohop_bytes;
   size_t scratch_bytes;  /* of device memory for pushed calls; 0: 48 MiB (README.md has times) */
   int no_early_launch;   /* 1: a call begins when the previous kernel in the stream has ended */
   uint64_t calls_before; /* for tests: the first call is in the next epoch */

@@ -91,7 +91,7 @@ struct allreduce_launch {
 struct allreduce_limits {
   size_t blocks[ALLREDUCE_METHODS]; /* most blocks of a launch: all GPUs run that many at once */
   size_t ll;                        /* the most bytes of a vector that goes as LL lines */
-  size_t wide;   /* the most bytes of a vector that two ranks send as wide lines */
+  size_t onehop; /* the most bytes of a vector that goes in one hop between two ranks */
   size_t twohop; /* the most bytes of a vector that takes two hops */
   size_t slots;  /* bytes of scratch memory for chunks: of all slots of a rank */
 };

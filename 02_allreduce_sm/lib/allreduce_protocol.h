@@ -20,12 +20,12 @@
 /* ---- tags: epoch and check ------------------------------------------------------------------- */
 
 /* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
- * not counted. What a rank writes into another rank's scratch memory carries a tag, except lines
- * that take two hops: the epoch in the upper 48 bits, and 16 bits that depend on count and type,
- * and for pushes on the place of the receive buffer. The reader sees whether the tag belongs to
- * this call, and whether both ranks made the same call. The second check misses one pair of counts
- * in 65,536; 1 and 2899 floats are such a pair. A 48-bit epoch wraps only after about 18 years of
- * one call every 2 us. */
+ * not counted. What a rank writes into another rank's scratch memory carries a tag, except bare
+ * lines: the epoch in the upper 48 bits, and 16 bits that depend on count and type, and for pushes
+ * on the place of the receive buffer. The reader sees whether the tag belongs to this call, and
+ * whether both ranks made the same call. The second check misses one pair of counts in 65,536; 1
+ * and 2899 floats are such a pair. A 48-bit epoch wraps only after about 18 years of one call every
+ * 2 us. */
 #define ALLREDUCE_CHECK_BITS 16
 
 /* `place` is the offset of the receive buffer in its window, to which the other ranks push sums.
@@ -48,37 +48,17 @@ ALLREDUCE_RULE uint64_t allreduce_epoch(uint64_t tag)
 
 /* ---- scratch memory -------------------------------------------------------------------------- */
 
-/* How a vector goes, in the order of sizes: as lines of three kinds, or by pushes. */
-enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_WIDE, ALLREDUCE_TWOHOP, ALLREDUCE_PUSH };
+/* How a vector goes, in the order of sizes: as LL lines in one hop, as bare lines in one hop and in
+ * two, or by pushes. */
+enum allreduce_method { ALLREDUCE_LL, ALLREDUCE_ONEHOP, ALLREDUCE_TWOHOP, ALLREDUCE_PUSH };
 enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
 
-/* 16 bytes are stored and loaded by one instruction. An LL line (LL: "low latency", as NCCL calls
- * it) is 8 bytes of data and the tag: a rank that sees the tag has the data as well. */
 #define ALLREDUCE_LINE 16
 
-/* A wide line has 120 bytes of data in 128, as eight pieces of 16 bytes. The last byte of each
- * piece is its mark. The eight bytes whose places the marks take travel together, as the second
- * word of the last piece. Each piece is stored and loaded by one instruction, so whoever sees its
- * mark has its data. */
-#define ALLREDUCE_WIDE_LINE 128
-#define ALLREDUCE_WIDE_PIECES 8
-#define ALLREDUCE_WIDE_WORDS 15 /* of 8 bytes */
-
-/* A mark is not 0, and the reader of a piece sets it to 0. So one bit shows that the piece has
- * arrived. The other seven are for the check: each piece has some of its bits, and a line all of
- * them. If the counts differ and the checks do not, by chance, some pieces are never read. As the
- * epoch is added, only a call 256, 512, ... epochs later could take them. */
-ALLREDUCE_RULE uint32_t allreduce_mark(uint64_t tag, int piece)
-{
-  const uint32_t check = (uint32_t)tag & ((1 << ALLREDUCE_CHECK_BITS) - 1);
-  return 0x80 | (((check >> (2 * piece)) + (uint32_t)(allreduce_epoch(tag) >> 1)) & 0x7f);
-}
-
-/* With two hops a line is bare: 16 bytes of data and nothing else. Where its second word is 0, the
- * place is empty. So that word is not sent as it is, but XOR this number, which is NaN in every
- * floating type and rare as an integer. If the word is 0 or 1 even then, 1 is sent, and a byte
- * beside the line, its escape, says which of them it is: 1 for 0, and 2 for 1. An escape of 0 has
- * not come. */
+/* A bare line is 16 bytes of data and nothing else. Where its second word is 0, the place is empty.
+ * So that word is not sent as it is, but XOR this number, which is NaN in every floating type and
+ * rare as an integer. If the word is 0 or 1 even then, 1 is sent, and a byte beside the line, its
+ * escape, says which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not come. */
 #define ALLREDUCE_KEY 0xfff5ffc3ff96ffd1u
 
 enum allreduce_flag {
@@ -102,16 +82,16 @@ ALLREDUCE_RULE int allreduce_counts(uint64_t flag, uint64_t tag, uint32_t chunks
   return flag >> 16 == wanted >> 16 && (uint16_t)(flag - wanted) < 0x8000;
 }
 
-/* The most bytes of a vector that goes as LL lines, as wide lines between two ranks, and in two
- * hops, and of scratch memory for the chunks of pushes. */
+/* The most bytes of a vector that goes as LL lines, as bare lines in one hop between two ranks, and
+ * in two hops, and of scratch memory for the chunks of pushes. */
 #define ALLREDUCE_LL_BYTES ((size_t)16 << 10)
-#define ALLREDUCE_WIDE_BYTES ((size_t)2 << 20)
+#define ALLREDUCE_ONEHOP_BYTES ((size_t)2 << 20)
 #define ALLREDUCE_TWOHOP_BYTES ((size_t)16 << 20)
 #define ALLREDUCE_SLOT_BYTES ((size_t)48 << 20)
 
-/* The most bytes of a vector that goes as wide lines. With one hop a rank sends n - 1 vectors, with
- * two hops less than two, so with more ranks the second hop pays sooner. Measured with 2 and 4. */
-ALLREDUCE_RULE size_t allreduce_wide_bytes(size_t between_two, int n)
+/* The most bytes of a vector that goes in one hop. A rank then sends n - 1 vectors, with two hops
+ * less than two, so with more ranks the second hop pays sooner. Measured with 2 and 4. */
+ALLREDUCE_RULE size_t allreduce_onehop_bytes(size_t between_two, int n)
 {
   return n <= 2 ? between_two : between_two / 5 / ((size_t)n - 2);
 }
@@ -131,40 +111,35 @@ ALLREDUCE_RULE uint32_t allreduce_slice_lines(size_t bytes, int n)
   return (warps + (uint32_t)n - 1) / (uint32_t)n * 32;
 }
 
-/* The lines of one kind in a rank's scratch memory. Each source has its own part for odd calls and
- * for even calls. The kinds never share memory, because data of one would be marks of another. */
+/* The lines of one method in a rank's scratch memory. Each source has its own part for odd calls
+ * and for even calls. Methods never share memory, because data of one would be lines of another. */
 struct allreduce_lines {
-  size_t at, part; /* the first byte; bytes of a part */
+  size_t at;           /* the first byte */
+  uint32_t part, half; /* bytes of a part; of the parts for even calls. The odd ones come next */
 };
 
 ALLREDUCE_RULE struct allreduce_lines allreduce_lines_of(int n, enum allreduce_method method)
 {
   const size_t flags = allreduce_flag_at(n, ALLREDUCE_FLAGS, 0, 0);
-  const size_t wide = allreduce_wide_bytes(ALLREDUCE_WIDE_BYTES, n) / 8 / ALLREDUCE_WIDE_WORDS;
   const size_t parts[ALLREDUCE_METHODS] = {
-      ALLREDUCE_LL_BYTES / 8 * ALLREDUCE_LINE, (wide + 16) * ALLREDUCE_WIDE_LINE,
+      ALLREDUCE_LL_BYTES / 8 * ALLREDUCE_LINE,
+      (allreduce_onehop_bytes(ALLREDUCE_ONEHOP_BYTES, n) + ALLREDUCE_LINE - 1) / ALLREDUCE_LINE *
+          (ALLREDUCE_LINE + 1),
       2 * (size_t)allreduce_slice_lines(ALLREDUCE_TWOHOP_BYTES, n) * (ALLREDUCE_LINE + 1),
       0 /* pushes have slots, after all lines */
   };
-  /* parts begin at multiples of 128 bytes, so that a wide line is one cache line */
-  struct allreduce_lines l = {(flags + 127) / 128 * 128, parts[0]};
-  for (int m = 1; m <= (int)method; m++) {
-    l.at += 2 * (size_t)n * l.part;
-    l.part = (parts[m] + 127) / 128 * 128;
+  /* parts begin at multiples of 128 bytes, so that stores of a warp fill lines of memory */
+  struct allreduce_lines l = {(flags + 127) / 128 * 128, 0, 0};
+  for (int m = 0; m <= (int)method; m++) {
+    l.at += 2 * (size_t)l.half;
+    l.part = (uint32_t)((parts[m] + 127) / 128 * 128);
+    l.half = (uint32_t)n * l.part;
   }
   return l;
 }
 
-/* The offset of the first line of rank `source` in an epoch. */
-ALLREDUCE_RULE size_t allreduce_lines_at(struct allreduce_lines l, int n, uint64_t epoch,
-                                         int source)
-{
-  /* only the choice of the half needs the epoch; the rest is computed before it is known */
-  return l.at + (size_t)source * l.part + (epoch & 1 ? (size_t)n * l.part : 0);
-}
-
-/* A part for two hops has lines from its beginning on, and their escapes from its end on down. That
- * of the line at offset `at`: */
+/* A part for bare lines has them from its beginning on, and their escapes from its end on down.
+ * That of the line at offset `at`: */
 ALLREDUCE_RULE size_t allreduce_escape_at(struct allreduce_lines l, size_t at)
 {
   return l.part - 1 - at / ALLREDUCE_LINE;

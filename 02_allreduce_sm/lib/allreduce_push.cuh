@@ -144,7 +144,7 @@ static __device__ __forceinline__ void push_allreduce(const kernel_args<N> &a)
 {
   const uint32_t rounds = a.push.rounds;
   wait_for_kernel_before(a);
-  const uint64_t tag = begin_call(a);
+  const uint64_t tag = begin_call(a, load_memory(a));
   bool come = true;
   for (uint32_t r = 0; come && r <= rounds; r++) {
     if (r < rounds) {
@@ -168,7 +168,6 @@ static __device__ __forceinline__ void push_allreduce(const kernel_args<N> &a)
     tell_all(a, ALLREDUCE_ENDED, tag, 0);
     await_all(a, ALLREDUCE_ENDED, tag, 0);
   }
-  end_call(a, tag);
 }
 
 #endif

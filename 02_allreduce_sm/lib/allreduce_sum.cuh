@@ -93,7 +93,7 @@ struct sum_bfloat16 {
   static __device__ element write(wide w) { return __bfloat16_as_ushort(__float2bfloat16_rn(w)); }
 };
 
-/* The sum so far of words (uint64_t, uint4, or single elements). */
+/* The sum so far of words, of 8 or 16 bytes, or of single elements. */
 template <typename S, typename Word>
 struct running_sum {
   enum { LANES = sizeof(Word) / sizeof(typename S::element) };

@@ -67,11 +67,13 @@ struct kernel_args {
   const char *send; /* the send buffer of this rank; the receive buffers of all */
   char *recv[N];
   char *scratch[N];
+  char *parts_here;              /* where lines of all ranks arrive, in even epochs ... */
+  char *part_there[N];           /* ... and those of this rank, at its nth_peer */
   struct allreduce_state *state; /* of this rank, in device memory */
   struct allreduce_error *error; /* of this rank, in host memory */
   uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
   size_t count;                  /* elements */
-  struct allreduce_lines lines;  /* of this call's kind; unused by pushes ... */
+  struct allreduce_lines lines;  /* of this call's method; unused by pushes ... */
   struct allreduce_chunks push;  /* ... which use this (the host divides faster) */
   uint32_t check;                /* allreduce_check */
   int rank, n;
@@ -104,12 +106,14 @@ static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
 #define ALLREDUCE_OVERLAPS 90 /* cudaFuncAttributes.ptxVersion */
 
 template <int N>
-static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<N> &a)
+static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<N> &a,
+                                                              bool ready = true)
 {
 #if __CUDA_ARCH__ >= 900
   /* Read the arguments now, so that their loads overlap with the previous kernel. The branch, which
-   * is never taken, keeps the compiler from loading them after the wait. */
-  if (a.send == NULL || a.scratch[0] == NULL || a.state == NULL || a.n == 0) __trap();
+   * is never taken, keeps the compiler from loading them after the wait, and from working out then
+   * what `ready` depends on: after the wait each instruction up to the first store counts. */
+  if (a.send == NULL || a.scratch[0] == NULL || a.state == NULL || a.n == 0 || !ready) __trap();
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -127,28 +131,24 @@ static __device__ __forceinline__ void launch_next_kernel(void)
 /* ---- the epoch of the call ------------------------------------------------------------------- */
 
 /* The epoch is in device memory, because a replayed graph has the arguments of its capture. Each
- * block has its own copy and increments it at its end, so no block waits for another one to know
- * it. Block 0 increments the copies of blocks that this launch does not have (announce).
- *
- * Returns the tag of this call, or 0 on a rank that has given up: then it must send nothing. Its
+ * block has its own copy, so no block waits for another one to know it. It counts the call while it
+ * would wait for other ranks (announce). */
+typedef allreduce_state::allreduce_memory memory;
+
+template <int N>
+static __device__ __forceinline__ memory load_memory(const kernel_args<N> &a)
+{
+  const ulonglong2 m = load_line(&a.state->block[blockIdx.x]);
+  return {m.x, m.y};
+}
+
+/* Returns the tag of this call, or 0 on a rank that has given up: then it must send nothing. Its
  * stream goes on. If it still sent flags, a late rank would believe that this rank's buffers were
  * ready for that call. */
 template <int N>
-static __device__ __forceinline__ uint64_t begin_call(const kernel_args<N> &a)
+static __device__ __forceinline__ uint64_t begin_call(const kernel_args<N> &a, memory before)
 {
-  uint64_t epoch, broken;
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(epoch), "=l"(broken)
-               : "l"(&a.state->block[blockIdx.x])
-               : "memory");
-  return broken ? 0 : allreduce_tag(epoch + 1, a.check);
-}
-
-template <int N>
-static __device__ __forceinline__ void end_call(const kernel_args<N> &a, uint64_t tag)
-{
-  __syncthreads(); /* all threads have read the old epoch */
-  if (threadIdx.x == 0) a.state->block[blockIdx.x].epoch = allreduce_epoch(tag);
+  return before.broken ? 0 : allreduce_tag(before.epoch + 1, a.check);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -179,12 +179,15 @@ static __device__ __forceinline__ char *flag_of(const kernel_args<N> &a, int own
   return a.scratch[owner] + allreduce_flag_at(ranks(a), which, blockIdx.x, source);
 }
 
-/* Block 0 tells the other ranks this call, so that a rank that waits sees whether counts differ
- * (give_up), and counts it for the blocks that this launch does not have. */
+/* Counts this call; block 0 does it for the blocks that this launch does not have, too. And block 0
+ * tells the other ranks this call, so that a rank that waits sees whether counts differ (give_up).
+ * All threads of the block call this. */
 template <int N>
 static __device__ __forceinline__ void announce(const kernel_args<N> &a, uint64_t tag)
 {
   const int p = threadIdx.x;
+  __syncthreads(); /* all threads have read the old epoch */
+  if (p == 0) a.state->block[blockIdx.x].epoch = allreduce_epoch(tag);
   if (blockIdx.x != 0) return;
   if (tag != 0 && p < ranks(a) && p != a.rank)
     store_relaxed(flag_of(a, p, ALLREDUCE_BEGUN, a.rank), tag);

@@ -24,11 +24,11 @@ enum { THREADS = 512 }; /* of a block, at most */
 /* A multiprocessor has room for two blocks of each kernel. With pushes one of them is for the next
  * kernel, when it is launched early. LL lines take so few blocks that one would do. */
 
-template <typename S, int N, int L, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, L == LL ? 1 : 2)
-    lines_kernel(const __grid_constant__ kernel_args<N> a)
+template <typename S, int N, typename Data, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, 2)
+    onehop_kernel(const __grid_constant__ kernel_args<N> a)
 {
-  lines_allreduce<S, N, L, WHOLE>(a);
+  onehop_allreduce<S, Data, WHOLE>(a);
 }
 
 template <typename S, int N, bool WHOLE>
@@ -51,8 +51,8 @@ using kernel = void (*)(const kernel_args<N>);
 template <typename S, int N, bool WHOLE>
 static kernel<N> kernel_of(enum allreduce_method method)
 {
-  return method == ALLREDUCE_LL       ? lines_kernel<S, N, LL, WHOLE>
-         : method == ALLREDUCE_WIDE   ? lines_kernel<S, N, WIDE, WHOLE>
+  return method == ALLREDUCE_LL       ? onehop_kernel<S, N, ll_data, WHOLE>
+         : method == ALLREDUCE_ONEHOP ? onehop_kernel<S, N, bare_data, WHOLE>
          : method == ALLREDUCE_TWOHOP ? twohop_kernel<S, N, WHOLE>
                                       : push_kernel<S, N>;
 }
@@ -91,6 +91,9 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   a.limit = (uint64_t)(h->timeout * 1e9);
   a.count = call->count;
   a.lines = allreduce_lines_of(h->n, call->launch.method);
+  a.parts_here = h->peers[h->rank] + a.lines.at;
+  for (int q = 1; q < h->n; q++)
+    a.part_there[q] = h->peers[(h->rank + q) % h->n] + a.lines.at + (size_t)h->rank * a.lines.part;
   a.push = call->push;
   a.check = call->check;
   a.rank = h->rank;

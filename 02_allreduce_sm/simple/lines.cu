@@ -14,7 +14,7 @@
  * It is faster than barrier.cu for small vectors: a store is one trip over the link and a
  * load is two, and a rank waits once, not twice. It is slow for large vectors: four bytes of
  * sixteen are data, every rank sends its whole vector to all, and the receiver reads all of it
- * again. ../lib/allreduce_lines.cuh sends 120 bytes of data in 128, ../lib/allreduce_push.cuh sends
+ * again. ../lib/allreduce_lines.cuh has lines that are all data, ../lib/allreduce_push.cuh sends
  * each rank a part. They take any type and count, have timeouts, and check that all ranks make the
  * same call.
  */

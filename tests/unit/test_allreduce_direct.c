@@ -10,7 +10,7 @@
 
 static const struct allreduce_limits LIMITS = {{264, 264, 264, 132},
                                                ALLREDUCE_LL_BYTES,
-                                               ALLREDUCE_WIDE_BYTES,
+                                               ALLREDUCE_ONEHOP_BYTES,
                                                ALLREDUCE_TWOHOP_BYTES,
                                                ALLREDUCE_SLOT_BYTES};
 
@@ -19,8 +19,14 @@ static size_t slots_at(int n)
   return allreduce_lines_of(n, ALLREDUCE_PUSH).at;
 }
 
-/* Small vectors as LL lines, larger ones as wide lines, then in two hops, the largest by pushes;
- * never more blocks than there may be, nor lines or slots than have room. */
+/* Lines and escapes of the first `bytes` of a part have room in it. */
+static bool has_room(struct allreduce_lines l, size_t bytes)
+{
+  return allreduce_escape_at(l, 0) < l.part && allreduce_escape_at(l, bytes - 16) >= bytes;
+}
+
+/* Small vectors as LL lines, larger ones as bare lines in one hop, then in two hops, the largest by
+ * pushes; never more blocks than there may be, nor lines or slots than have room. */
 static void test_choice(void **state)
 {
   (void)state;
@@ -37,14 +43,11 @@ static void test_choice(void **state)
         assert_true(s.threads >= 128 && s.threads <= 512 && s.threads % 32 == 0);
         assert_true(n <= s.threads);
         const struct allreduce_lines l = allreduce_lines_of(n, s.method);
-        const size_t wide = (((bytes + 7) / 8 + 14) / 15 + 3) / 4 * 4;
         if (s.method == ALLREDUCE_LL) assert_true((bytes + 7) / 8 * 16 <= l.part);
-        if (s.method == ALLREDUCE_WIDE) assert_true(wide * 128 <= l.part);
+        if (s.method == ALLREDUCE_ONEHOP) assert_true(has_room(l, (bytes + 15) / 16 * 16));
         const size_t hop = (size_t)allreduce_slice_lines(bytes, n) * ALLREDUCE_LINE;
-        if (s.method == ALLREDUCE_TWOHOP) {
-          assert_true(hop * (size_t)n >= bytes && allreduce_escape_at(l, 0) < l.part);
-          assert_true(allreduce_escape_at(l, 2 * hop - ALLREDUCE_LINE) >= 2 * hop);
-        }
+        if (s.method == ALLREDUCE_TWOHOP)
+          assert_true(hop * (size_t)n >= bytes && has_room(l, 2 * hop));
         const size_t slots = ALLREDUCE_SLOTS * (size_t)(n - 1) * (size_t)s.blocks;
         if (s.method == ALLREDUCE_PUSH)
           assert_true(s.slot >= 16384 - 127 && slots * s.slot <= ALLREDUCE_SLOT_BYTES);
@@ -58,15 +61,19 @@ static void test_limits(void **state)
   (void)state;
   const struct allreduce_limits none = {{264, 264, 264, 132}, 0, 0, 0, 2 * 2 * 128};
   const struct allreduce_limits lines = {{264, 264, 264, 132}, ALLREDUCE_LL_BYTES, 0, 0, 1 << 20};
+  for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {
+    const size_t most = allreduce_onehop_bytes(ALLREDUCE_ONEHOP_BYTES, n);
+    assert_true(has_room(allreduce_lines_of(n, ALLREDUCE_ONEHOP), (most + 15) / 16 * 16));
+  }
   assert_int_equal(allreduce_choose(1, 2, none).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose(16 << 10, 2, LIMITS).method, ALLREDUCE_LL);
-  assert_int_equal(allreduce_choose((16 << 10) + 4, 2, LIMITS).method, ALLREDUCE_WIDE);
-  assert_int_equal(allreduce_choose(2 << 20, 2, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose((16 << 10) + 4, 2, LIMITS).method, ALLREDUCE_ONEHOP);
+  assert_int_equal(allreduce_choose(2 << 20, 2, LIMITS).method, ALLREDUCE_ONEHOP);
   assert_int_equal(allreduce_choose((2 << 20) + 4, 2, LIMITS).method, ALLREDUCE_TWOHOP);
   assert_int_equal(allreduce_choose(16 << 20, 2, LIMITS).method, ALLREDUCE_TWOHOP);
   assert_int_equal(allreduce_choose((16 << 20) + 4, 2, LIMITS).method, ALLREDUCE_PUSH);
   assert_int_equal(allreduce_choose((size_t)1 << 30, 2, LIMITS).blocks, 132); /* its own limit */
-  assert_int_equal(allreduce_choose(192 << 10, 4, LIMITS).method, ALLREDUCE_WIDE);
+  assert_int_equal(allreduce_choose(192 << 10, 4, LIMITS).method, ALLREDUCE_ONEHOP);
   assert_int_equal(allreduce_choose(256 << 10, 4, LIMITS).method, ALLREDUCE_TWOHOP);
   assert_int_equal(allreduce_choose(16 << 20, 4, LIMITS).method, ALLREDUCE_TWOHOP);
   assert_int_equal(allreduce_choose((16 << 10) + 4, 2, lines).method, ALLREDUCE_PUSH);
@@ -137,29 +144,13 @@ static void test_scratch(void **state)
   assert_true(allreduce_check(10, 7, 0) != allreduce_check(10, 2, 0));
   assert_true(allreduce_epoch(allreduce_tag(((uint64_t)1 << 32) + 5, 0xffff)) ==
               ((uint64_t)1 << 32) + 5);
-  for (uint32_t check = 0; check < 1 << ALLREDUCE_CHECK_BITS; check++) { /* marks show its bits */
-    const uint64_t tag = allreduce_tag(1000 + check, check);
-    uint32_t shown = 0;
-    for (int k = 0; k < ALLREDUCE_WIDE_PIECES; k++) {
-      assert_in_range(allreduce_mark(tag, k), 1, 255);
-      assert_true(allreduce_mark(tag, k) != allreduce_mark(tag + allreduce_tag(2, 0), k));
-      for (int bit = 0; bit < ALLREDUCE_CHECK_BITS; bit++)
-        if (allreduce_mark(tag, k) != allreduce_mark(tag ^ (1u << bit), k)) shown |= 1u << bit;
-    }
-    assert_int_equal(shown, (1 << ALLREDUCE_CHECK_BITS) - 1);
-  }
   for (int n = 2; n <= ALLREDUCE_MAX_RANKS; n++) {
     size_t end = allreduce_flag_at(n, ALLREDUCE_ENDED, ALLREDUCE_MAX_BLOCKS - 1, n - 1) + 8;
     for (int m = ALLREDUCE_LL; m < ALLREDUCE_PUSH; m++) {
       const struct allreduce_lines l = allreduce_lines_of(n, (enum allreduce_method)m);
-      for (uint64_t number = 2; number < 4; number++)
-        for (int source = 0; source < n; source++) {
-          assert_true(allreduce_lines_at(l, n, number, source) >= end);
-          end = allreduce_lines_at(l, n, number, source) + l.part;
-          assert_int_equal(l.part % 16, 0);
-        }
-      assert_int_equal(l.at % 128, 0);
-      assert_int_equal(l.part % 128, 0);
+      assert_true(l.at >= end && l.at % 128 == 0 && l.part % 128 == 0);
+      assert_true(l.half >= (size_t)n * l.part);
+      end = l.at + 2 * (size_t)l.half;
     }
     assert_true(end <= slots_at(n));
   }

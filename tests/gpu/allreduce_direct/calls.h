@@ -35,6 +35,9 @@ struct call {
   unsigned seed;
 };
 
+/* From this seed on all lines of integers are such that bare lines need their escapes. */
+enum { ESCAPES = 1000000 };
+
 /* A sequence. */
 struct calls {
   int n;

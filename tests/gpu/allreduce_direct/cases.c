@@ -59,6 +59,19 @@ static void test_types(struct test *t)
   run_calls(t, c, &config, 0, "types, counts and places");
 }
 
+/* No second word of a bare line can be sent as it is: in one hop, in two, and in turns. */
+static void test_escapes(struct test *t)
+{
+  static const size_t bytes[] = {320, 1500, 2000, 8000};
+  const allreduce_config_t config = small_limits(t);
+  struct calls *c = no_calls();
+  for (unsigned i = 0; i < 40; i++) {
+    const ncclDataType_t type = i % 3 ? ncclUint64 : ncclInt32;
+    calls_add(t->bytes, c, type, bytes[i / 2 % 4] / allreduce_size_of(type), ESCAPES + i);
+  }
+  run_calls(t, c, &config, 1000, "lines with escapes");
+}
+
 /* With the limits as they are. */
 static void test_large(struct test *t)
 {
@@ -249,6 +262,7 @@ static int run(const struct rank *me, const struct options *opt)
   }
   const allreduce_config_t config = small_limits(&t);
   test_types(&t);
+  test_escapes(&t);
   run_calls(&t, random_calls(&t, MAX_CALLS, 3), &config, 0, "calls one after the other");
   run_calls(&t, random_calls(&t, MAX_CALLS, 4), &config, 3000, "late ranks");
   test_large(&t);

@@ -59,8 +59,8 @@ static void test_refusals(struct test *t)
 }
 
 /* Rank 0 calls for something else: all find out, and nothing is written that someone has not agreed
- * to; with two hops, which compare at the end, nothing after a rank's own elements. Only with lines
- * the places of results may differ. */
+ * to; with bare lines, which compare at the end, nothing after a rank's own elements. Only with
+ * lines the places of results may differ. */
 struct disagreement {
   const char *what;
   size_t mine, theirs; /* counts of rank 0 and of the others */
@@ -86,7 +86,8 @@ static void test_disagreement(struct test *t, const struct disagreement *d)
   int code = found_error(t, handle) == ncclInvalidArgument ? EXIT_VERIFIED : EXIT_WRONG_DATA;
   launcher_barrier(t->me);
   CUDACHECK(cudaMemcpy(t->host, t->recv, 1 << 20, cudaMemcpyDeviceToHost));
-  for (size_t i = (own.method == ALLREDUCE_TWOHOP ? count : least) * 4; i < (1 << 20); i++)
+  const bool bare = own.method == ALLREDUCE_ONEHOP || own.method == ALLREDUCE_TWOHOP;
+  for (size_t i = (bare ? count : least) * 4; i < (1 << 20); i++)
     if ((unsigned char)t->host[i] != 0xa5) code = EXIT_WRONG_DATA;
   destroy_handle(t, handle);
   result(t, code, d->what);
@@ -126,19 +127,19 @@ static void test_late(struct test *t, size_t count, const char *what)
 void test_errors(struct test *t)
 {
   static const struct disagreement rows[] = {
-      {"counts differ, lines", 10, 11, ncclFloat, 0},
-      {"counts differ, wide lines", 110, 111, ncclFloat, 0},
+      {"counts differ, LL lines", 10, 11, ncclFloat, 0},
+      {"counts differ, one hop", 110, 111, ncclFloat, 0},
       {"counts differ, two hops", 500, 501, ncclFloat, 0},
       {"counts differ, pushes", 9000, 9001, ncclFloat, 0},
-      {"counts differ, two methods", 9000, 10, ncclFloat, 0},
-      {"counts differ, two kinds of lines", 10, 110, ncclFloat, 0},
+      {"counts differ, LL lines and pushes", 9000, 10, ncclFloat, 0},
+      {"counts differ, LL lines and one hop", 10, 110, ncclFloat, 0},
       {"types differ", 9000, 9000, ncclInt32, 0},
       {"receive offsets differ", 9000, 9000, ncclFloat, 128},
   };
   test_refusals(t);
   if (t->me->nranks == 1) return;
-  test_late(t, 10, "a late rank, lines");
-  test_late(t, 110, "a late rank, wide lines");
+  test_late(t, 10, "a late rank, LL lines");
+  test_late(t, 110, "a late rank, one hop");
   test_late(t, 500, "a late rank, two hops");
   test_late(t, 9000, "a late rank, pushes");
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) test_disagreement(t, &rows[i]);
