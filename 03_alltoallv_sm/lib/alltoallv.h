@@ -92,7 +92,7 @@ typedef struct {
 /* ---- set up and tear down ----------------------------------------------------------------- */
 
 /* Collective. Makes a handle for all ranks of `comm`, which must outlive it. `config` may be NULL
- * for the defaults. Allocates at most 12 MiB on each rank, and what NCCL takes for a communicator
+ * for the defaults. Allocates at most 14 MiB on each rank, and what NCCL takes for a communicator
  * that it splits off: 235 MiB with NCCL 2.28.3 on H200. Synchronizes the device. Errors come back
  * on all ranks:
  *   ncclInvalidArgument  the configuration of a rank is wrong, or methods differ
@@ -189,7 +189,8 @@ typedef struct {
  * If the data do not fit at one rank, no rank's receive buffer is changed, recvcounts is 0
  * everywhere, so that what comes next on the stream finds nothing, and every rank gets the error
  * from alltoallv_get_async_error. `needed` is what recvcounts would have been. A count of 2^55
- * bytes or more fits nowhere, and nothing is read for it. Errors as alltoallv(). */
+ * bytes or more fits nowhere, and nothing is read for it; of others that do not fit the first
+ * bytes are read. Errors as alltoallv(). */
 ncclResult_t alltoallv_device_counts(alltoallv_t handle, const alltoallv_counts_t *counts,
                                      const alltoallv_buffers_t buffers[], int nbuffers,
                                      cudaStream_t stream);

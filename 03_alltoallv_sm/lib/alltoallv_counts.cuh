@@ -58,8 +58,7 @@ static __device__ void send_rows(const kernel_args &a)
   int t = threadIdx.x;
   uint64_t count = 0;
   if (t < entries) count = a.x.sendcounts[t % a.n]; /* on its way with the epoch */
-  const struct beginning now = begin_exchange(a);
-  clear_stale_lines(a, now.epoch);
+  const struct beginning now = begin_and_clear(a);
   if (now.broken) return;
 
   /* by the last threads: the first ones have rows to send */
@@ -76,9 +75,8 @@ static __device__ void send_rows(const kernel_args &a)
 }
 
 /* My own counts and displacements, from device memory: the pair of rank p for thread p, and in
- * b.pairs. Is any pair large, be it my own? Where the counts before a pair come to 2^55 bytes,
- * it counts as that large. So none of its data are sent before the check finds that they do not
- * fit. */
+ * b.pairs. Is any pair large, be it my own? A count of 2^55 bytes counts as none here, and so does
+ * one after counts that come to that: they fit nowhere, and nothing is read for them. */
 static __device__ bool load_counts(const kernel_args &a, block_state &b,
                                    struct alltoallv_pair &elements)
 {
@@ -98,7 +96,7 @@ static __device__ bool load_counts(const kernel_args &a, block_state &b,
 #pragma unroll
       for (int u = 0; u < 8; u++) before += alltoallv_least(counts[u], a.x.most);
     }
-    if (before >= a.x.most) count = a.x.most;
+    if (before >= a.x.most || count == a.x.most) count = 0;
     elements = {count, a.x.sdispls != NULL ? a.x.sdispls[p] : before, 0, 0};
     set_pair(a, b, elements, 0);
     large = is_large(a, count);
@@ -128,16 +126,15 @@ static __device__ bool share_counts(const kernel_args &a, block_state &b,
         mailbox(a, a.rank, source, epoch) +
         (entry ? ALLTOALLV_COUNTS_AT + i % n * ALLTOALLV_LINE_BYTES
                : k * ALLTOALLV_SLOT_BYTES + ALLTOALLV_LINE_EXPECT * ALLTOALLV_LINE_BYTES);
-    /* a rank that made another call may send no row */
-    auto in_vain = [&] { return contradicts(a, epoch, source, 0); };
     line l[2]; /* of an entry one, twice */
     const bool come =
-        await_lines(a, epoch, source, lines, entry ? 0 : ALLTOALLV_LINE_BYTES, l, in_vain);
+        await_lines<AWAIT_TAGGED>(a, epoch, source, lines, entry ? 0 : ALLTOALLV_LINE_BYTES, l, 0);
     /* counts mean the same only where the elements have the same size */
-    const bool same = entry ? l[0].word[2] == a.x.kind : l[1].word[2] == a.x.payload[k].unit;
+    const bool same = entry ? l[0].z == a.x.kind : l[1].z == a.x.payload[k].unit;
     if (!come || !same) {
       *(volatile int *)&b.stop = 1;
-      if (this_block() == 0 && (come || in_vain()))
+      /* a rank that made another call may send no row */
+      if (this_block() == 0 && (come || contradicts(a, epoch, source, 0)))
         report_counts(a, {ALLTOALLV_ERROR_KIND, source, a.rank, 0, 0, 1, epoch});
     } else if (entry) {
       sent[source * stride + i % n] = number(l[0]);
@@ -185,8 +182,13 @@ static __device__ __noinline__ void push_device(const kernel_args &a, block_stat
   const int p = threadIdx.x;
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
-    if (MANY && p < a.n) number_tiles<false>(a, b, b.pairs, p);
-    if (p < a.n) b.to[p] = at_place(a, p, b.place[k][p]);
+    if (MANY && p < a.n) number_tiles(a, b, b.pairs, p);
+    if (MANY) __syncthreads();
+    if (p < a.n) { /* from now on b.pairs has bodies */
+      const uint64_t head = p == a.rank ? 0 : in_lines(a, b.pairs[p].sends);
+      b.pairs[p].sends -= head, b.pairs[p].sends_at += head;
+      b.to[p] = at_place(a, p, b.place[k][p]) + head;
+    }
     __syncthreads();
     /* Many tiles: team 0, which has no lines to send, begins with the own part, for which the links
      * are not needed. The others help when they have nothing left to push. */

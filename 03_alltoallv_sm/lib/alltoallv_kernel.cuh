@@ -75,11 +75,11 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   const int p = threadIdx.x;
   const bool lines = blockIdx.y != 0;
   if (lines)
-    send_lines<false>(a, a.pairs, 0, of_team()); /* no barrier on the way to the first store */
-  const struct beginning now = begin_exchange(a);
-  if (this_block() == 0) clear_stale_lines(a, now.epoch);
+    move_lines<true>(a, a.pairs, 0, 0, of_team()); /* no barrier on the way to the first store */
+  GRIDDEPCONTROL("wait");
+  const struct beginning now = this_block() == 0 ? begin_and_clear(a) : begin_exchange(a);
   if (lines) {
-    if (!now.broken) receive_lines<false>(a, a.pairs, 0, now.epoch, of_team());
+    if (!now.broken) move_lines<false>(a, a.pairs, 0, now.epoch, of_team());
     return now.epoch;
   }
   const uint32_t most = (uint32_t)(a.n + 31) / 32, warps = blockDim.x / 32;
@@ -97,8 +97,8 @@ static __device__ __forceinline__ uint32_t exchange_lines(const kernel_args &a)
 {
   const uint32_t warp = threadIdx.x / 32 * a.line_blocks + this_block();
   const uint32_t warps = blockDim.x / 32 * a.line_blocks;
+  move_lines<true>(a, a.pairs, 0, 0, {1, 1, warp, warps});
   GRIDDEPCONTROL("wait");
-  send_lines<true>(a, a.pairs, 0, {1, 1, warp, warps});
   const struct beginning now = begin_exchange(a);
   if (!now.broken)
     copy_own_tiles(a, a.pairs[a.rank], &a.state->taken[now.epoch & 1].own[0], warp, warps);
@@ -117,14 +117,16 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   uint64_t head = 0;
   if (thread_of_rank) { /* what takes no more than arguments */
     pair = a.pairs[p];
-    head = in_lines<true>(a, pair.sends);
-    number_tiles<true>(a, b, a.pairs, p);
+    head = in_lines(a, pair.sends);
+    number_tiles(a, b, a.pairs, p);
     b.pairs[p] = {pair.sends - head, pair.sends_at + head, 0, 0};
     b.to[p] = NULL;
   }
   GRIDDEPCONTROL("wait");
-  if (thread_of_rank || first) now = begin_exchange(a);
-  if (first) clear_stale_lines(a, now.epoch);
+  if (first)
+    now = begin_and_clear(a);
+  else if (thread_of_rank)
+    now = begin_exchange(a);
   if (p == 0) b.epoch = now.epoch, b.stop = now.broken;
   const bool large = pair.sends > a.ll_threshold || pair.gets > a.ll_threshold;
   bool comes = false, gave_up = false;
@@ -147,7 +149,7 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
     copy_own_tiles(a, a.pairs[a.rank], &a.state->taken[b.epoch & 1].own[0], ~0u,
                    blockDim.x / 32 * a.line_blocks);
     const uint32_t warp = ((uint32_t)p / 32 - waiters) * tile_blocks(a) + tile_block(a);
-    receive_lines<true>(a, a.pairs, 0, b.epoch, {1, 1, warp, warps * tile_blocks(a)});
+    move_lines<false>(a, a.pairs, 0, b.epoch, {1, 1, warp, warps * tile_blocks(a)});
   }
   __syncthreads();
   if (comes && b.last) await_done(a, b.epoch, p);
@@ -163,16 +165,16 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
   const bool push = load_counts(a, b, elements);
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
-    send_lines<false>(a, b.pairs, groups_before(a, k), of_team());
+    move_lines<true>(a, b.pairs, groups_before(a, k), 0, of_team());
   }
-  if (push && p < a.n) number_tiles<false>(a, b, b.pairs, p);
+  if (push && p < a.n) number_tiles(a, b, b.pairs, p);
   if (!share_counts<MANY>(a, b, elements)) return b.epoch;
   if (push) push_device<MANY>(a, b, elements);
   for (int k = 0; k < payloads<MANY>(a); k++) {
     use_payload<MANY>(a, b, elements, k);
     if (!push && blockIdx.y == 0)
       copy_own(a, b.pairs[a.rank], p / 32 * gridDim.x + blockIdx.x, blockDim.x / 32 * gridDim.x);
-    receive_lines<false>(a, b.pairs, groups_before(a, k), b.epoch, of_team());
+    move_lines<false>(a, b.pairs, groups_before(a, k), b.epoch, of_team());
   }
   if (push) __syncthreads(); /* for b.last */
   if (b.last && p < a.n && p != a.rank && is_large(a, elements.gets)) await_done(a, b.epoch, p);
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(512, 1) alltoallv_kernel(const __grid_constant
   if (a.state == NULL || a.x.most == 1 || a.x.payload[0].unit == 0 ||
       a.pairs[0].sends == UINT64_MAX)
     __trap();
-  if (MODE != MODE_LARGE) GRIDDEPCONTROL("wait"); /* there it comes later */
+  if (MODE >= MODE_DEVICE) GRIDDEPCONTROL("wait"); /* else it comes later */
   exchange<MODE>(a);
 }
 

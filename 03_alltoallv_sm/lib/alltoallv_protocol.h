@@ -89,24 +89,13 @@ struct alltoallv_header {
 };
 
 /* The first epoch of a handle, after those that clear memory, which is clear. */
-#define ALLTOALLV_FIRST_EPOCH 5
+#define ALLTOALLV_FIRST_EPOCH 6
 
-/* After 0xffffffff, which takes some 3 hours of exchanges, comes 2: 0 marks a line that was never
- * written, and odd and even numbers have to alternate. */
+/* After 0xffffffff, which takes some 3 hours of exchanges, comes 4: 0 marks a line that was never
+ * written, and modulo 2 and 3 epochs go on as before. */
 ALLTOALLV_RULE uint32_t alltoallv_next_epoch(uint32_t epoch)
 {
-  return epoch == 0xffffffffu ? 2 : epoch + 1;
-}
-
-/* Before then old lines are cleared: which (0: of even epochs, 1: of odd ones) at the beginning of
- * `epoch`, before block 0 sends its headers, or -1. What is awaited of that parity has been read by
- * then, and peers send more only after those headers. Some lines are not awaited, so they may
- * arrive later: those of a pair whose counts disagree, and DONE without a large pair. Two epochs
- * later the sender's kernel has ended, and the second clearing removes them. */
-ALLTOALLV_RULE int alltoallv_stale_parity(uint32_t epoch)
-{
-  if (epoch == 0xffffffffu || epoch == 3) return 0;
-  return epoch == 2 || epoch == 4 ? 1 : -1;
+  return epoch == 0xffffffffu ? 4 : epoch + 1;
 }
 
 /* ---- verdicts ----------------------------------------------------------------------------- */
@@ -169,7 +158,8 @@ struct alltoallv_state {
     uint32_t epoch;  /* the last one */
     uint32_t broken; /* a wait was given up: forever */
   } __attribute__((aligned(8))) block[ALLTOALLV_MAX_BLOCKS];
-  uint32_t reported; /* last epoch that has reported an error */
+  /* [epoch % 3]: the last one that has reported an error, and may have left lines unread */
+  uint32_t reported[4] __attribute__((aligned(16)));
   struct {
     uint32_t pushed[ALLTOALLV_MAX_PAYLOADS]; /* tiles handed out: see push_tiles */
     uint32_t own[ALLTOALLV_MAX_PAYLOADS]; /* the same of the rank's own part: see copy_own_tiles */
@@ -204,20 +194,29 @@ struct alltoallv_errors {
 
 /* ---- scratch memory of a rank, written by its peers --------------------------------------- */
 
-/* A line is 16 bytes: 12 of data and the epoch. Small pairs travel in lines (the low-latency
- * protocol, "LL"), in groups of 32 x 4: each lane of a warp moves 48 bytes at a time. */
+/* A line is 16 bytes. In slots and in the row of counts it is 12 bytes and the epoch. Small pairs
+ * travel in bare lines (the low-latency protocol, "LL"), which are data only. They come in groups:
+ * each lane of a warp moves 4 at a time.
+ *
+ * The place of a bare line is empty while its second 64-bit word is 0. So that word is not sent as
+ * it is, but XOR the key, which is NaN in every floating type and rare as an integer. If the word
+ * is 0 or 1 even then, 1 is sent, and a byte at the end of the mailbox, the line's escape, says
+ * which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not come. */
+#define ALLTOALLV_KEY 0xfff5ffc3ff96ffd1u
 #define ALLTOALLV_LINE_BYTES 16
-#define ALLTOALLV_GROUP_BYTES (32 * 48)
-#define ALLTOALLV_GROUP_LINES (32 * 4)
+#define ALLTOALLV_LANE_LINES 4
+#define ALLTOALLV_GROUP_LINES (32 * ALLTOALLV_LANE_LINES)
+#define ALLTOALLV_GROUP_BYTES (ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES)
 
-/* The scratch memory is mailbox[parity of the epoch][source]; a mailbox has slots, the row of
- * counts, and as many groups of lines as ll_bytes takes, an equal part for each payload:
+/* The scratch memory is mailbox[epoch % 3][source]; a mailbox has slots, the row of counts, as many
+ * groups of lines as ll_bytes takes, an equal part for each payload, and their escapes:
  *
  *   0          slot of block 0:   sent | expect | place | done     lines of 16 bytes
  *              slot of block 1:   sent | expect | place | -
  *              ... 264 slots
  *   COUNTS_AT  with device counts, what the source sends:  to rank 0 | to rank 1 | ... | to rank 71
- *   LL_AT      group 0: 128 lines with 1536 bytes of a small pair | group 1 | ...
+ *   LL_AT      group 0: 128 bare lines | group 1 | ...
+ *   end        ... | escape of line 1 | escape of line 0     a byte for each bare line
  */
 #define ALLTOALLV_SLOT_BYTES (ALLTOALLV_SLOT_LINES * ALLTOALLV_LINE_BYTES)
 #define ALLTOALLV_COUNTS_AT (ALLTOALLV_MAX_BLOCKS * ALLTOALLV_SLOT_BYTES)
@@ -225,8 +224,7 @@ struct alltoallv_errors {
 
 ALLTOALLV_RULE uint32_t alltoallv_mailbox_bytes(size_t ll_bytes)
 {
-  return (uint32_t)(ALLTOALLV_LL_AT + ll_bytes / ALLTOALLV_GROUP_BYTES * ALLTOALLV_GROUP_LINES *
-                                          ALLTOALLV_LINE_BYTES);
+  return (uint32_t)(ALLTOALLV_LL_AT + ll_bytes + ll_bytes / ALLTOALLV_LINE_BYTES);
 }
 
 #endif

@@ -73,16 +73,15 @@ static __device__ __forceinline__ void copy_tile(char *to, const char *from, uin
  * tile of each pair in turn: so all links are busy, and neighboring tiles are written at the same
  * time. (One pair after the other is slower there, and so is one range per block.)
  *
- * By thread p: the tiles for rank p, and which warp has the first. With host counts the own part is
+ * By thread p: the tiles for rank p, and which warp has the first. In MODE_LARGE the own part is
  * for copy_own_tiles. */
-template <bool HEADS>
 static __device__ __forceinline__ void number_tiles(const kernel_args &a, block_state &b,
                                                     const struct alltoallv_pair *pairs, int p)
 {
   uint32_t before = 0, tiles = 0;
   for (int q = 0; q <= p; q++) {
-    const bool own = q == a.rank, none = own && HEADS;
-    const uint64_t head = own ? 0 : in_lines<HEADS>(a, pairs[q].sends);
+    const bool own = q == a.rank, none = own && a.line_blocks > 0;
+    const uint64_t head = own ? 0 : in_lines(a, pairs[q].sends);
     const uint64_t bytes = none ? 0 : pairs[q].sends - head;
     before += tiles;
     tiles = bytes > 0 ? tiles_in(bytes) : 0;
@@ -154,13 +153,12 @@ static __device__ __forceinline__ void push_tiles(const kernel_args &a, const bl
 static __device__ __forceinline__ void
 copy_own(const kernel_args &a, const struct alltoallv_pair &own, uint32_t first, uint32_t warps)
 {
-  char *part = const_cast<char *>(a.x.payload[0].send) + own.sends_at;
   if (own.sends != own.gets) return;
   for (uint32_t g = first; g < groups_of(own.sends); g += warps) {
     const int left = bytes_left(own.sends, g);
-    if (left > 0)
-      move_words<true>(a.x.payload[0].recv + own.gets_at, g, move_words<false>(part, g, {}, left),
-                       left);
+    if (left <= 0) continue;
+    const lane_words v = move_words<false>(word_at(a.x.payload[0].send, own.sends_at, g), {}, left);
+    move_words<true>(word_at(a.x.payload[0].recv, own.gets_at, g), v, left);
   }
 }
 
@@ -209,7 +207,7 @@ static __device__ __forceinline__ void await_done(const kernel_args &a, uint32_t
 {
   const char *done = mailbox(a, a.rank, p, epoch) + ALLTOALLV_LINE_DONE * ALLTOALLV_LINE_BYTES;
   line l[1];
-  await_lines(a, epoch, p, done, 0, l, [] { return false; });
+  await_lines<AWAIT_TAGGED>(a, epoch, p, done, 0, l, a.pairs[p].gets);
 }
 
 #endif

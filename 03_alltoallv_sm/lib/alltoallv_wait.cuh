@@ -21,7 +21,6 @@ struct kernel_args {
   uint64_t scratch_stride; /* from there to that of the next rank */
   int rank, n;
   uint32_t ll_threshold, mailbox_bytes; /* pairs up to so many bytes take lines: see in_lines */
-  uint32_t head;                        /* what a large pair sends in lines */
   uint32_t line_blocks; /* MODE_LARGE: so many blocks send lines and do not push; else 0 */
   struct alltoallv_request x;
   uint64_t limit; /* nanoseconds to wait; 0: forever */
@@ -88,25 +87,21 @@ static __device__ __forceinline__ struct beginning begin_exchange(const kernel_a
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* Three words of data and the epoch, in one store and one load of 128 bits. So a reader that finds
- * its epoch has the data too, without a fence, which costs a round trip. PTX's memory model (8.2.4)
- * promises that for 64 bits only. On H100 and H200 over NVLink our tests have never seen a line in
- * pieces, and NCCL's LL128 relies on whole stores of 128 bytes over NVLink. (NCCL's LL does not: it
- * has the epoch in both halves.) */
-struct line {
-  uint32_t word[3];
-  uint32_t epoch;
-};
+/* A line is stored and loaded whole, 128 bits at once. So a reader that finds its last word (the
+ * epoch), or of a bare line the second half, has the rest too, without a fence, which costs a round
+ * trip. PTX's memory model (8.2.4) promises that for 64 bits only. On H100 and H200 over NVLink our
+ * tests have never seen a line in pieces, and NCCL's LL128 relies on whole stores of 128 bytes over
+ * NVLink. (NCCL's LL does not: it has the epoch in both halves.) */
+typedef uint4 line;
 
 static __device__ __forceinline__ uint64_t pack(uint32_t low, uint32_t high)
 {
   return (uint64_t)high << 32 | low;
 }
 
-static __device__ __forceinline__ void store_line(void *at, uint32_t a, uint32_t b, uint32_t c,
-                                                  uint32_t epoch)
+static __device__ __forceinline__ void store_line(void *at, const line &l)
 {
-  uint64_t low = pack(a, b), high = pack(c, epoch);
+  uint64_t low = pack(l.x, l.y), high = pack(l.z, l.w);
   asm volatile("{\n\t.reg .b128 line;\n\tmov.b128 line, {%1, %2};\n\t"
                "st.relaxed.sys.global.b128 [%0], line;\n\t}" ::"l"(at),
                "l"(low), "l"(high)
@@ -121,13 +116,13 @@ static __device__ __forceinline__ line load_line(const void *at)
                : "=l"(low), "=l"(high)
                : "l"(at)
                : "memory");
-  return {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high}, (uint32_t)(high >> 32)};
+  return {(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)};
 }
 
 /* What store_number has stored. */
 static __device__ __forceinline__ uint64_t number(const line &l)
 {
-  return pack(l.word[0], l.word[1]);
+  return pack(l.x, l.y);
 }
 
 /* ---- mailboxes ----------------------------------------------------------------------------- */
@@ -139,10 +134,13 @@ static __device__ char *at_place(const kernel_args &a, int owner, uint64_t place
   return a.scratch_base + (uint64_t)owner * a.scratch_stride + place;
 }
 
-/* The mailbox at `owner` in which `source` writes. */
-static __device__ char *mailbox(const kernel_args &a, int owner, int source, uint32_t epoch)
+/* The mailbox at `owner` in which `source` writes: of three that take turns. (What needs the epoch
+ * is added last: the rest is computed before it is known.) */
+static __device__ __forceinline__ char *mailbox(const kernel_args &a, int owner, int source,
+                                                uint32_t epoch)
 {
-  return at_place(a, owner, ((epoch & 1) * (uint64_t)a.n + (uint64_t)source) * a.mailbox_bytes);
+  return at_place(a, owner, (uint32_t)source * a.mailbox_bytes) +
+         epoch % 3 * ((uint32_t)a.n * a.mailbox_bytes);
 }
 
 /* The slot of a block of the source. With device counts: of a payload. */
@@ -152,17 +150,23 @@ static __device__ char *slot(const kernel_args &a, int owner, int source, uint32
   return mailbox(a, owner, source, epoch) + block * ALLTOALLV_SLOT_BYTES;
 }
 
-/* In epochs 2, 3, 4 and when epochs wrap around, by all threads of block 0, before its headers. */
-static __device__ __forceinline__ void clear_stale_lines(const kernel_args &a, uint32_t epoch)
+/* By all threads of block 0, before its headers: see read_header. All decide the same, because this
+ * exchange writes into `reported` no number but its own. */
+static __device__ __forceinline__ struct beginning begin_and_clear(const kernel_args &a)
 {
-  const int parity = alltoallv_stale_parity(epoch);
-  if (parity < 0) return;
-  uint4 *lines = reinterpret_cast<uint4 *>(mailbox(a, a.rank, 0, parity));
-  const uint64_t count = (uint64_t)a.n * a.mailbox_bytes / ALLTOALLV_LINE_BYTES;
+  const uint4 reported = load_line(a.state->reported);
+  const struct beginning now = begin_exchange(a);
+  const uint32_t last = now.epoch - 2;
+  if (reported.x != last && reported.y != last && reported.z != last && now.epoch != 0xffffffffu &&
+      now.epoch >= ALLTOALLV_FIRST_EPOCH)
+    return now;
+  line *lines = reinterpret_cast<line *>(mailbox(a, a.rank, 0, alltoallv_next_epoch(now.epoch)));
+  const uint32_t count = (uint32_t)a.n * a.mailbox_bytes / ALLTOALLV_LINE_BYTES;
 #pragma unroll 1
-  for (uint64_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = make_uint4(0, 0, 0, 0);
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) lines[i] = {};
   __threadfence_system();
   __syncthreads();
+  return now;
 }
 
 /* ---- waiting and reporting ---------------------------------------------------------------- */
@@ -189,7 +193,8 @@ static __device__ void report(struct alltoallv_error *record, struct alltoallv_e
 static __device__ __noinline__ void report_counts(const kernel_args &a,
                                                   const struct alltoallv_error found)
 {
-  if (atomicExch(&a.state->reported, found.epoch) != found.epoch) report(&a.errors->counts, found);
+  uint32_t *reported = &a.state->reported[found.epoch % 3];
+  if (atomicExch(reported, found.epoch) != found.epoch) report(&a.errors->counts, found);
 }
 
 /* Has the handle broken, or have I waited too long for `source`? Then no thread waits any more.
@@ -212,18 +217,33 @@ static __device__ __noinline__ bool contradicts(const kernel_args &a, uint32_t e
                                                 uint64_t bytes)
 {
   line l = load_line(slot(a, a.rank, p, epoch, 0)); /* ALLTOALLV_LINE_SENT of block 0 */
-  if (l.epoch != epoch) return false;
-  if (l.word[2] != a.x.kind) return true;
+  if (l.w != epoch) return false;
+  if (l.z != a.x.kind) return true;
   return a.x.kind == ALLTOALLV_KIND_HOST && number(l) != bytes;
 }
 
+/* What is awaited: lines with the epoch, of a header or others, or bare lines. */
+enum awaited { AWAIT_HEADER, AWAIT_TAGGED, AWAIT_BARE };
+
+/* After many polls: where to look from now on. NULL: wait no longer. */
+static __device__ __noinline__ const char *go_on_waiting(const kernel_args &a, uint32_t epoch,
+                                                         int p, const char *at, enum awaited what,
+                                                         uint64_t bytes, uint64_t started)
+{
+  if (what == AWAIT_HEADER) /* where counts disagree, the peer may send that of block 0 only */
+    at = mailbox(a, a.rank, p, epoch);
+  else if (contradicts(a, epoch, p, bytes))
+    return NULL;
+  return give_up(a, epoch, started, p) ? NULL : at;
+}
+
 /* All waiting: for N lines from rank p, at `at` and every `stride` bytes after it, which are loaded
- * in one trip to memory. Many polls later the clock is read, which is slow, and in_vain() asked
- * whether none will come; it may also change where to look. False: they have not come. */
-template <int N, typename VAIN>
+ * in one trip to memory. `bytes` are what this rank expects of p. Many polls later the clock is
+ * read, which is slow. False: they do not come. */
+template <enum awaited WHAT, int N>
 static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_t epoch, int p,
-                                                   const char *const &at, int stride, line (&l)[N],
-                                                   VAIN in_vain)
+                                                   const char *at, int stride, line (&l)[N],
+                                                   uint64_t bytes)
 {
   uint64_t started = 0;
   for (uint32_t polls = 1;; polls++) {
@@ -231,11 +251,13 @@ static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_
 #pragma unroll
     for (int i = 0; i < N; i++) l[i] = load_line(at + i * stride);
 #pragma unroll
-    for (int i = 0; i < N; i++) come = come && l[i].epoch == epoch;
+    for (int i = 0; i < N; i++)
+      come = come && (WHAT == AWAIT_BARE ? (l[i].z | l[i].w) != 0 : l[i].w == epoch);
     if (come) return true;
     if (polls % 256 != 0) continue;
     if (started == 0) started = nanoseconds();
-    if (in_vain() || give_up(a, epoch, started, p)) return false;
+    at = go_on_waiting(a, epoch, p, at, WHAT, bytes, started);
+    if (at == NULL) return false;
   }
 }
 
@@ -244,8 +266,8 @@ static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_
 static __device__ void store_number(char *lines, int which, uint64_t value, uint32_t extra,
                                     uint32_t epoch)
 {
-  store_line(lines + which * ALLTOALLV_LINE_BYTES, (uint32_t)value, (uint32_t)(value >> 32), extra,
-             epoch);
+  store_line(lines + which * ALLTOALLV_LINE_BYTES,
+             {(uint32_t)value, (uint32_t)(value >> 32), extra, epoch});
 }
 
 static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, uint32_t which,
@@ -266,10 +288,27 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  *   (2) A rank that has finished e has had a header of e from every rank: its block 0 (tile_block)
  *       waits for all of them, for pairs without bytes too. (With device counts in share_counts.)
  *
- * Scratch memory. In e, B writes into its mailbox at A without waiting, into the one of the parity
- * of e. That holds what B wrote in e - 2, which A reads in e - 2 only. B has finished e - 1; by (2)
- * it had A's header of e - 1; by (1) A has finished e - 2. What A may still be reading, of e - 1,
- * is in the other mailbox. So two suffice, however far one rank is ahead of the others.
+ * Scratch memory. In e, B writes into its mailbox at A without waiting, into the one of the turn of
+ * e. That holds what B wrote in e - 3, which A reads in e - 3 only. B has finished e - 1; by (2) it
+ * had A's header of e - 1; by (1) A has finished e - 2. What A may still be reading, of e - 1, is
+ * in another mailbox. So nothing is overwritten unread, however far one rank is ahead of the
+ * others; for that two mailboxes would suffice.
+ *
+ * Bare lines. They have no epoch, so the places of those of e have to be empty when B stores them:
+ *   (3) Whoever has read a bare line makes its place empty, and so its escape. A did that in e - 3,
+ *       in a kernel that had ended before A sent its header of e - 1.
+ *   (4) Not all of them are read: of a pair whose counts disagree none may be, and with device
+ *       counts none where something does not fit. Then A reports an error in e - 3, and clears all
+ *       mailboxes of that turn at the beginning of e - 1, before its header. By then all lines of
+ *       e - 3 have come: A has finished e - 2, by (2) with headers of e - 2 from all, so by (1) all
+ *       have finished e - 3. And no line of e has come: B stores none before it has A's header of
+ *       e - 1. That is why there are three: in e - 1 this turn is at rest, but lines of e - 2 may
+ *       still come, and those of e - 1 do.
+ * A rank that has given up a wait leaves lines unread, too, but it never reads again.
+ *
+ * Lines with an epoch stay as they are, read or not (DONE without a large pair is not), until the
+ * next ones replace them. When epochs begin again, in 0xffffffff, 4 and 5, all turns are cleared in
+ * the same way.
  *
  * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
  * from its kernel e, so whatever A's stream did with the buffer before is over. That kernel does
@@ -289,23 +328,15 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  *
  * Each exchange increments the epoch of all blocks, so modes and grids may change. Ranks without
  * large pairs run MODE_SMALL where others run MODE_LARGE. Both send and await the header of block
- * 0 of their tiles (tile_block).
- *
- * After a while a block looks at the header of the peer's block 0: where counts disagree, the peer
- * may send no other. */
+ * 0 of their tiles (tile_block). */
 static __device__ bool read_header(const kernel_args &a, uint32_t epoch, int p,
                                    struct alltoallv_header *h)
 {
   const char *at = slot(a, a.rank, p, epoch, tile_block(a));
   line l[3];
-  auto look_at_block_0 = [&] {
-    at = mailbox(a, a.rank, p, epoch);
-    return false;
-  };
-  if (!await_lines(a, epoch, p, at, ALLTOALLV_LINE_BYTES, l, look_at_block_0)) return false;
+  if (!await_lines<AWAIT_HEADER>(a, epoch, p, at, ALLTOALLV_LINE_BYTES, l, 0)) return false;
   *h = {number(l[ALLTOALLV_LINE_SENT]), number(l[ALLTOALLV_LINE_EXPECT]),
-        number(l[ALLTOALLV_LINE_PLACE]), l[ALLTOALLV_LINE_SENT].word[2],
-        l[ALLTOALLV_LINE_PLACE].word[2]};
+        number(l[ALLTOALLV_LINE_PLACE]), l[ALLTOALLV_LINE_SENT].z, l[ALLTOALLV_LINE_PLACE].z};
   return true;
 }
 

@@ -195,7 +195,7 @@ static ncclResult_t make_scratch(struct alltoallv_handle *h)
 {
   struct alltoallv_window *w = &h->scratch;
   struct alltoallv_state first = {0};
-  const size_t mailboxes = 2 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_bytes);
+  const size_t mailboxes = 3 * (size_t)h->n * alltoallv_mailbox_bytes(h->ll_bytes);
   for (int b = 0; b < ALLTOALLV_MAX_BLOCKS; b++) first.block[b].epoch = ALLTOALLV_FIRST_EPOCH - 1;
   ALLTOALLV_TRY(alltoallv_lsa_probe(h));
   w->bytes = mailboxes + sizeof(first);

@@ -14,10 +14,9 @@
 #include "alltoallv_internal.h"
 #include "alltoallv_kernel.cuh"
 
-/* Measured with two and four ranks. With host counts a pair of more than 1 MiB is large, however
- * few ranks there are: it has a head, so it need not wait for the header. Heads of all pairs
- * together are as much as the link carries until headers come. */
-static const size_t lines_of_all = 2 << 20, lines_with_heads = 1 << 20, heads = 640 << 10;
+/* What goes in lines to all ranks together; measured with two ranks. The heads of large pairs are
+ * half of it, a little more than the link carries until headers come. */
+static const size_t lines_of_all = 2 << 20;
 
 size_t alltoallv_lsa_lines(int n)
 {
@@ -128,13 +127,14 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
   int blocks = max_blocks / teams; /* of a team */
   int mode = x->payloads > 1 ? MODE_MANY : MODE_DEVICE;
   uint64_t largest = 0, enough = blocks;
-  const size_t lines = h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads * ALLTOALLV_GROUP_BYTES;
-  a->ll_threshold = (uint32_t)(host ? alltoallv_least(lines, lines_with_heads) : lines);
+  a->ll_threshold =
+      (uint32_t)h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads * ALLTOALLV_GROUP_BYTES;
   *threads = h->most_threads;
   if (!host) {
     const uint64_t fits = x->room * (alltoallv_in_slots(x->kind) ? (uint64_t)h->n : 1);
-    /* Only the room is known: a warp for each group that fits. */
-    if (fits > 0) enough = fits * x->widest / (16 * ALLTOALLV_GROUP_BYTES) + 1;
+    /* Only the room is known: a block for every 8 groups that fit. It stores their bytes three
+     * times: it sends them, writes what it receives, and empties the places. */
+    if (fits > 0) enough = fits * x->widest / (8 * ALLTOALLV_GROUP_BYTES) + 1;
     if (enough < 4) enough = 4;
   }
   for (int p = 0; host && p < h->n; p++) {
@@ -145,9 +145,6 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
     /* One multiprocessor is for the next kernel: of this one a block stays until all is there. */
     *grid = dim3(max_blocks > 2 ? max_blocks - 1 : 2, 1);
     a->line_blocks = grid->x < 8 ? 1 : grid->x / 4;
-    const size_t head = heads / (size_t)(h->n > 1 ? h->n - 1 : 1);
-    a->head = (uint32_t)alltoallv_least(head, a->ll_threshold) / ALLTOALLV_GROUP_BYTES *
-              ALLTOALLV_GROUP_BYTES;
     return MODE_LARGE;
   }
   if (host) {
