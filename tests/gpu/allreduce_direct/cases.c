@@ -176,28 +176,29 @@ static void test_kernels_around(struct test *t, const allreduce_config_t *config
 
 /* Calls in place, one directly after the other, each with what the one before has left: an element
  * is the sum over all ranks after the first call that it is in, and n times as much after each
- * further one. */
+ * further one. The vectors end where their memory does. */
 static void test_chain(struct test *t, const allreduce_config_t *config)
 {
   enum { ELEMENTS = 7000, CALLS = 60 };
   uint64_t input[ELEMENTS], want[ELEMENTS] = {0}, got[ELEMENTS];
+  uint64_t *const end = (uint64_t *)(void *)(t->recv + t->bytes);
   allreduce_t handle = make_handle(t, config);
   launcher_step("chain");
   for (size_t i = 0; i < ELEMENTS; i++) {
     for (int p = 0; p < t->me->nranks; p++) want[i] += hash(i * 100 + (unsigned)p);
     input[i] = hash(i * 100 + (unsigned)t->me->rank);
   }
-  CUDACHECK(cudaMemcpy(t->recv, input, sizeof input, cudaMemcpyHostToDevice));
+  CUDACHECK(cudaMemcpy(end - ELEMENTS, input, sizeof input, cudaMemcpyHostToDevice));
   launcher_barrier(t->me);
   for (unsigned k = 0; k < CALLS; k++) {
     const size_t count = k == 0 ? ELEMENTS : COUNTS[hash(k) % NCOUNTS] * 3 / 4 + 1;
     const uint64_t random = hash(k * 64ull + (unsigned)t->me->rank);
     if (random % 8 == 0) usleep((unsigned)(random >> 8) % 1000);
-    LIBRARYCHECK(allreduce_run(handle, t->recv, t->recv, count, ncclUint64, t->stream));
-    for (size_t i = 0; k > 0 && i < count; i++) want[i] *= (unsigned)t->me->nranks;
+    LIBRARYCHECK(allreduce_run(handle, end - count, end - count, count, ncclUint64, t->stream));
+    for (size_t i = 1; k > 0 && i <= count; i++) want[ELEMENTS - i] *= (unsigned)t->me->nranks;
   }
   const bool failed = found_error(t, handle) != ncclSuccess;
-  CUDACHECK(cudaMemcpy(got, t->recv, sizeof got, cudaMemcpyDeviceToHost));
+  CUDACHECK(cudaMemcpy(got, end - ELEMENTS, sizeof got, cudaMemcpyDeviceToHost));
   result(t, failed || memcmp(got, want, sizeof got) != 0 ? EXIT_WRONG_DATA : EXIT_VERIFIED,
          "calls in place directly after each other");
   destroy_handle(t, handle);
