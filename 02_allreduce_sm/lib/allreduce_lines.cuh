@@ -30,6 +30,11 @@
  * whether it comes from a graph do not matter: each call increments the epoch, and each method has
  * memory of its own. tests/races.sh runs the kernels in many orders of events.
  *
+ * What (1) relies on. PTX promises that A's loads and stores of e - 1 are done, zeros among them,
+ * to A's next kernel (griddepcontrol.wait). We rely on it for a rank that sees a line or a flag of
+ * that kernel, and then stores there. Lines and announcements are relaxed stores, so PTX does not
+ * promise that; a release would wait for all lines that have been sent.
+ *
  * Why B takes no line of an older call for one of e. LL lines have tags. As to bare lines:
  *   (3) A rank that has finished e has read all lines that others have sent it in e, and has set
  *       their places and escapes to 0: by the announcements all ranks have the same count.
