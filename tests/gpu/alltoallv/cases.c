@@ -324,31 +324,42 @@ static void test_random(struct test *t, long from, long count, const char *what)
   result(t, good, what);
 }
 
-/* Words that no bare line holds as they are, and words that one does. Four exchanges follow
- * each other at once, and the lines of every second first one are read by nobody. */
+static uint64_t rare_word(size_t i)
+{
+  return ALLTOALLV_KEY ^ (i % 7 < 5 ? i % 7 : (uint64_t)(i % 7) << 32);
+}
+
+/* Words that no bare line holds as they are, and words that one does, as many as go in lines. Four
+ * exchanges follow each other at once. In every second first one counts disagree: all ranks send
+ * but expect nothing, so nobody reads the lines, or rank 0 sends a large pair; or the opposite. */
 static void test_bare_lines(struct test *t)
 {
-  enum { WORDS = 1000, FOUR = 4 };
-  const size_t n = (size_t)t->me->nranks, words = n * WORDS, bytes = words * sizeof(uint64_t);
-  uint64_t *data = launcher_allocate(bytes);
-  size_t counts[MAX_RANKS], none[MAX_RANKS] = {0}, sdispls[MAX_RANKS];
+  enum { FOUR = 4 };
+  const size_t n = (size_t)t->me->nranks, fits = BUFFER / n - 16;
+  const size_t count = (LL_LIMIT < fits ? LL_LIMIT : fits) / sizeof(uint64_t);
+  const size_t sent = count + 2 * FOUR, words = n * sent;
+  uint64_t *data = launcher_allocate(words * sizeof *data);
+  size_t all[MAX_RANKS], more[MAX_RANKS] = {0}, none[MAX_RANKS] = {0}, sdispls[MAX_RANKS];
   char *recv = t->x.guarded + PROGRAM_GUARD;
   bool good = true;
   launcher_step("bare lines");
-  for (size_t i = 0; i < words; i++) data[i] = ALLTOALLV_KEY ^ ((size_t)t->me->rank + i) % 5;
-  CUDACHECK(cudaMemcpy(t->x.send, data, bytes, cudaMemcpyHostToDevice));
+  for (size_t p = 0; p < n; p++) all[p] = count, more[p] = t->me->rank == 0 ? count + 1 : 0;
+  for (size_t i = 0; i < sent; i++) data[i] = rare_word((size_t)t->me->rank + i);
+  CUDACHECK(cudaMemcpy(t->x.send, data, sent * sizeof *data, cudaMemcpyHostToDevice));
   for (int turn = 0; turn < 20; turn++) {
     const bool unread = t->kernel && turn % 2 == 0;
     for (size_t i = 0; i < FOUR; i++) {
-      for (size_t p = 0; p < n; p++) counts[p] = WORDS - 2 * FOUR, sdispls[p] = 2 * i;
-      ALLTOALLVCHECK(alltoallv(t->handle, t->x.send, counts, sdispls, recv,
-                               unread && i == 0 ? none : counts, NULL, 8, t->stream));
+      const size_t *some = turn & 4 ? more : all, *sends = all, *gets = all;
+      if (unread && i == 0) sends = turn & 2 ? none : some, gets = turn & 2 ? some : none;
+      for (size_t p = 0; p < n; p++) sdispls[p] = 2 * i;
+      ALLTOALLVCHECK(
+          alltoallv(t->handle, t->x.send, sends, sdispls, recv, gets, NULL, 8, t->stream));
     }
     good &= async_error(t) == (unread ? ncclInvalidArgument : ncclSuccess);
-    CUDACHECK(cudaMemcpy(data, recv, bytes, cudaMemcpyDeviceToHost));
+    CUDACHECK(cudaMemcpy(data, recv, n * count * sizeof *data, cudaMemcpyDeviceToHost));
     for (size_t p = 0; p < n; p++)
-      for (size_t i = 0; i < counts[p]; i++)
-        good &= data[p * counts[p] + i] == (ALLTOALLV_KEY ^ (p + 2 * FOUR - 2 + i) % 5);
+      for (size_t i = 0; i < count; i++)
+        good &= data[p * count + i] == rare_word(p + 2 * FOUR - 2 + i);
   }
   result(t, good, "words that need escapes, and lines that nobody reads");
   free(data);
@@ -572,18 +583,27 @@ static void test_arguments(struct test *t)
   good &= A2A(recv, ten, after, recv, ten, NULL, 4) == ncclSuccess; /* other parts of a buffer */
   result(t, good, "wrong arguments are refused");
 
-  /* other units are other calls; counts that cannot be meant fit nowhere */
+  /* counts that cannot be meant fit nowhere; from the fourth on the last rank makes another call:
+   * other units, another layout, counts from the host, a large pair among them */
   good = true;
-  for (int i = 0; i < 4; i++) {                      /* the last time the units differ */
-    const bool units = i == 3 && n > 1 && t->kernel; /* which send/recv does not compare */
-    size_t counts[MAX_RANKS] = {(size_t)1 << (33 + 15 * (i % 3))};
+  for (int i = 0; i < 7; i++) {
+    const bool differ = i >= 3 && n > 1 && t->kernel, other = differ && wrong; /* see send/recv */
+    size_t counts[MAX_RANKS] = {(size_t)1 << (33 + 15 * (i % 3))}, large[MAX_RANKS] = {LL_LIMIT};
+    if (i % 3 == 2 && n > 1) counts[1] = 5; /* not to be read so far away */
     CUDACHECK(cudaMemcpy(d, counts, (size_t)n * sizeof *d, cudaMemcpyHostToDevice));
-    CUDACHECK(cudaMemset(d + n, 1, (size_t)n * sizeof *d));
-    const alltoallv_counts_t packed = {.sendcounts = d, .recvcounts = d + n};
-    const alltoallv_buffers_t buffers = {send, recv, units && wrong ? 12 : 8};
-    ALLTOALLVCHECK(alltoallv_device_counts(h, &packed, &buffers, 1, stream));
-    good &= async_error(t) == (units ? usage : argument);
-    good &= strstr(alltoallv_last_error(), units ? " made different calls" : ", 0 fit") != NULL;
+    CUDACHECK(cudaMemset(d + n, other && i >= 5 ? 0 : 1, (size_t)n * sizeof *d));
+    const alltoallv_counts_t device = {.sendcounts = d,
+                                       .recvcounts = d + n,
+                                       .layout =
+                                           other && i == 4 ? ALLTOALLV_SLOTS : ALLTOALLV_PACKED};
+    const alltoallv_buffers_t buffers = {send, recv, other && i == 3 ? 12 : 8};
+    const size_t *host = i == 5 ? ten : large;
+    if (other && i >= 5)
+      ALLTOALLVCHECK(A2A(send, host, NULL, recv, host, NULL, 8));
+    else
+      ALLTOALLVCHECK(alltoallv_device_counts(h, &device, &buffers, 1, stream));
+    good &= async_error(t) == (differ ? usage : argument);
+    good &= strstr(alltoallv_last_error(), differ ? " made different calls" : ", 0 fit") != NULL;
     CUDACHECK(cudaMemcpy(received, d + n, (size_t)n * sizeof *d, cudaMemcpyDeviceToHost));
     good &= memcmp(received, zero, (size_t)n * sizeof *d) == 0; /* nothing came */
   }
@@ -661,18 +681,22 @@ static void test_reasons(struct test *t)
 
 /* A rank that comes when the others have given up after the timeout and destroyed their handles.
  * They say who it is. With small pairs it has the data of the first exchange, which were on their
- * way, and must hear of the second one, in which nobody sends any more. With large pairs it must
- * hear of the first one. */
-static void test_timeout(struct test *t, bool large)
+ * way, and must hear of the second one, in which nobody sends any more, not even a header where
+ * that is all. With large pairs it must hear of the first one. */
+enum second { COUNTS_ON_DEVICE, NOTHING, OWN_PART, NONE };
+
+static void test_timeout(struct test *t, enum second second, const char *what)
 {
+  const bool large = second == NONE;
   const int n = t->me->nranks, late = n - 1;
   struct segment expected[MAX_RANKS];
-  size_t received[MAX_RANKS];
+  size_t received[MAX_RANKS], own[MAX_RANKS] = {0}, other[MAX_RANKS];
   ncclResult_t async;
   int source = -1, destination;
   bool good = true;
   if (n == 1 || !t->kernel) return; /* other hosts would be waited for without end */
   launcher_step("a late rank");
+  if (second == OWN_PART) own[t->me->rank] = LL_LIMIT + 1;
   open_handle(t, 1);
   random_counts(t, &t->x, 100, false);
   struct exchange *x = &t->x;
@@ -692,18 +716,22 @@ static void test_timeout(struct test *t, bool large)
       const alltoallv_buffers_t buffers = {x->send, x->guarded, 4};
       ALLTOALLVCHECK(alltoallv(t->handle, x->send, x->sendcounts, x->sdispls, recv, x->recvcounts,
                                x->rdispls, 4, t->stream));
-      if (!large) {
+      if (second == NOTHING || second == OWN_PART)
+        ALLTOALLVCHECK(alltoallv(t->handle, x->send, own, NULL, recv, own, NULL, 1, t->stream));
+      if (second == COUNTS_ON_DEVICE) {
         ALLTOALLVCHECK(alltoallv_device_counts(t->handle, &counts, &buffers, 1, t->stream));
-        /* its lines would replace the first's */
-        ALLTOALLVCHECK(alltoallv(t->handle, x->send, x->sendcounts, x->sdispls, recv, x->recvcounts,
-                                 x->rdispls, 4, t->stream));
+        /* lines of the second of these would replace the first exchange's */
+        for (int p = 0; p < n; p++) other[p] = x->sdispls[p] + (p != t->me->rank);
+        for (int i = 0; i < 2; i++)
+          ALLTOALLVCHECK(alltoallv(t->handle, x->send, x->sendcounts, other, recv, x->recvcounts,
+                                   x->rdispls, 4, t->stream));
       }
       CUDACHECK(cudaStreamSynchronize(t->stream));
       ALLTOALLVCHECK(alltoallv_get_async_error(t->handle, &async, &source, &destination));
       good &= async == ncclRemoteError && (turn == 0 ? source == late : source != late);
       /* who has given up sends no rows either: from those it would seem that nothing fits */
       good &= t->handle->errors->counts.kind == ALLTOALLV_ERROR_NONE;
-      if (turn == 1 && !large)
+      if (turn == 1 && !large && second != OWN_PART)
         good &= program_verify("late", expected, n, x, x->guarded, t->stream) == 0;
       CUDACHECK(cudaMemcpy(received, t->device + n, sizeof *received * (size_t)n,
                            cudaMemcpyDeviceToHost));
@@ -715,9 +743,7 @@ static void test_timeout(struct test *t, bool large)
     }
     launcher_barrier(t->me);
   }
-  result(t, good,
-         large ? "a late rank is named after the timeout, and hears of it: large pairs"
-               : "a late rank is named after the timeout, and hears of it");
+  result(t, good, what);
   NCCLCHECK(ncclMemFree(x->send));
 }
 
@@ -748,13 +774,16 @@ static int run(const struct rank *me, const struct options *opt)
   close_handle(&t);
   open_handle(&t, -1);
   wrap_epochs(&t);
-  test_random(&t, first_seed + 1, 30, "the epoch wraps around");
+  /* large pairs in the last epoch and the three after it; in the second one counts disagree */
+  test_random(&t, first_seed + 29, 30, "the epoch wraps around");
   close_handle(&t);
 #ifdef CPU_STANDIN
   test_reasons(&t);
 #endif
-  test_timeout(&t, false);
-  test_timeout(&t, true);
+  test_timeout(&t, COUNTS_ON_DEVICE, "a late rank is named after the timeout, and hears of it");
+  test_timeout(&t, NOTHING, "... also where nothing is to be sent");
+  test_timeout(&t, OWN_PART, "... or only to itself");
+  test_timeout(&t, NONE, "... and at once with large pairs");
 
   CUDACHECK(cudaFree(t.device));
   CUDACHECK(cudaStreamDestroy(t.stream));
