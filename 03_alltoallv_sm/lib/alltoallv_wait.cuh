@@ -287,6 +287,10 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  *   (1) A rank that has a header of e from A knows that A has finished e - 1.
  *   (2) A rank that has finished e has had a header of e from every rank: its block 0 (tile_block)
  *       waits for all of them, for pairs without bytes too. (With device counts in share_counts.)
+ * Finished means that all that the kernel stored has arrived, at peers, too. That a relaxed header
+ * tells so much, or a DONE of the stores before its fence, is more than PTX promises
+ * (griddepcontrol.wait: to the next kernel of that GPU), but a fence would take a trip over the
+ * link. NCCL's barriers rely on the same at a kernel's end.
  *
  * Scratch memory. In e, B writes into its mailbox at A without waiting, into the one of the turn of
  * e. That holds what B wrote in e - 3, which A reads in e - 3 only. B has finished e - 1; by (2) it
@@ -297,7 +301,7 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  * Bare lines. They have no epoch, so the places of those of e have to be empty when B stores them:
  *   (3) Whoever has read a bare line makes its place empty, and so its escape. A did that in e - 3,
  *       in a kernel that had ended before A sent its header of e - 1.
- *   (4) Not all of them are read: of a pair whose counts disagree none may be, and with device
+ *   (4) Not all of them are read: where counts or calls disagree none may be, and with device
  *       counts none where something does not fit. Then A reports an error in e - 3, and clears all
  *       mailboxes of that turn at the beginning of e - 1, before its header. By then all lines of
  *       e - 3 have come: A has finished e - 2, by (2) with headers of e - 2 from all, so by (1) all
@@ -313,11 +317,9 @@ static __device__ void send_header(const kernel_args &a, uint32_t epoch, int p, 
  * Receive buffer. A block of B stores into A's in e only when it has A's header of e. A sent that
  * from its kernel e, so whatever A's stream did with the buffer before is over. That kernel does
  * not end before B has said that all of its blocks have stored their shares, since a block of A
- * waits for that: what A's stream does next finds all of it, and no store of e comes later.
- * (Nothing acquires what B has stored: A's kernel ends, and what reads begins after it. NCCL's
- * barriers rely on the same at a kernel's end.) When the two disagree about the count, B stores
- * nothing and A waits for nothing: both compare the same two numbers. What goes in lines is stored
- * by A itself, from its mailbox.
+ * waits for that: what A's stream does next finds all of it, and no store of e comes later. When
+ * the two disagree about the count, B stores nothing and A waits for nothing: both compare the same
+ * two numbers. What goes in lines is stored by A itself, from its mailbox.
  *
  * Timeout. The first thread that has waited too long marks all blocks as broken (give_up), and so
  * ends every wait of this rank. A block that has given up says nothing more: no DONE, or its peer

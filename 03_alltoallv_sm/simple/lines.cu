@@ -12,7 +12,7 @@
  * it.
  *
  * NCCL's kernels do the same below some sizes ("LL"); ncclLLA2ASession of nccl_device.h is this for
- * your own kernels. The library (lib/alltoallv_lines.cuh) has 12 bytes of data in 16, and
+ * your own kernels. The library (lib/alltoallv_lines.cuh) has 16 bytes of data in 16, and
  * timeouts. */
 #include <nccl_device.h>
 
