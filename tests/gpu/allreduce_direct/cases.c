@@ -127,8 +127,8 @@ static void test_limits(struct test *t)
   if (t->me->rank == t->me->nranks - 1) config.max_blocks = 1;
   run_calls(t, random_calls(t, 40, 6), &config, 0, "fewer blocks than wanted on one rank");
   config = small_limits(t);
-  if (t->me->rank == 0) config.twohop_bytes = -1;
-  run_calls(t, random_calls(t, 40, 7), &config, 0, "no two hops on one rank");
+  if (t->me->rank == 0) config.onehop_bytes = config.twohop_bytes = -1;
+  run_calls(t, random_calls(t, 40, 7), &config, 0, "no bare lines on one rank");
   config = small_limits(t);
   config.no_early_launch = 1;
   allreduce_t handle = make_handle(t, &config);
