@@ -69,82 +69,126 @@ static __device__ __forceinline__ uint32_t half_of(const kernel_args<N> &a, uint
   return allreduce_epoch(tag) & 1 ? a.lines.half : 0;
 }
 
-/* Stores a line at offset `at` of this rank's part at its q-th peer. */
-template <int N>
-static __device__ __forceinline__ void send_line(const kernel_args<N> &a, int q, uint32_t at,
-                                                 uint64_t tag, ll_data data)
+/* The last 4 bytes of a bare line. */
+static __device__ __forceinline__ uint32_t last_bytes(uint64_t second)
 {
-  store_line(a.part_there[q] + half_of(a, tag) + at, data, tag);
+  return (uint32_t)(second >> 32);
+}
+
+static __device__ __forceinline__ uint64_t with_last_bytes(uint64_t second, uint32_t last)
+{
+  return (uint64_t)last << 32 | (uint32_t)second;
+}
+
+/* The escape of the line at offset `at` of a part; `line` is its address. */
+template <int N>
+static __device__ __forceinline__ volatile uint8_t *escape_of(const kernel_args<N> &a, char *line,
+                                                              uint32_t at)
+{
+  return (volatile uint8_t *)line - at + allreduce_escape_at(a.lines, at);
+}
+
+/* Stores a line at offset `at` of this rank's part at the peers `from` to `to` (part_there). */
+template <int N>
+static __device__ __forceinline__ void send_line(const kernel_args<N> &a, int from, int to,
+                                                 uint32_t at, uint64_t tag, ll_data data)
+{
+  const uint32_t half = half_of(a, tag);
+#pragma unroll
+  for (int i = from; i <= to; i++) store_line(a.part_there[i - 1] + half + at, data, tag);
 }
 
 template <int N>
-static __device__ __forceinline__ void send_line(const kernel_args<N> &a, int q, uint32_t at,
-                                                 uint64_t tag, bare_data data)
+static __device__ __forceinline__ void send_line(const kernel_args<N> &a, int from, int to,
+                                                 uint32_t at, uint64_t tag, bare_data data)
 {
-  char *part = a.part_there[q] + half_of(a, tag);
-  uint64_t second = data.y ^ ALLREDUCE_KEY;
-  if (second <= 1) {
-    *(volatile uint8_t *)(part + allreduce_escape_at(a.lines, at)) = 1 + second;
-    second = 1;
+  const uint32_t half = half_of(a, tag);
+  uint32_t last = last_bytes(data.y) ^ ALLREDUCE_KEY;
+  if (last <= 1) { /* rare, so it must not make the rest longer */
+#pragma unroll 1
+    for (int i = from; i <= to; i++)
+      *escape_of(a, a.part_there[i - 1] + half + at, at) = 1 + last;
+    last = 1;
   }
-  store_line(part + at, data.x, second);
+  data.y = with_last_bytes(data.y, last);
+#pragma unroll
+  for (int i = from; i <= to; i++) store_line(a.part_there[i - 1] + half + at, data.x, data.y);
 }
 
-/* Waits for the line at offset `at` of each of the ranks first ... first + G - 1, with all loads in
- * flight at once; this rank has none. Returns false if it gave up. */
+/* The last bytes of lines of which all have come, and some have an escape, which says what they
+ * are. False: an escape has not come. The last bytes are then 1 still, so call this again. */
+template <int G, int N>
+static __device__ __forceinline__ bool take_escapes(const kernel_args<N> &a, char *line,
+                                                    uint32_t at, ulonglong2 l[G])
+{
+  uint32_t escape[G];
+  bool come = true;
+#pragma unroll
+  for (int g = 0; g < G; g++) {
+    escape[g] = last_bytes(l[g].y) == 1 ? *escape_of(a, line + g * a.lines.part, at) : 3;
+    come = come && escape[g] != 0;
+  }
+#pragma unroll
+  for (int g = 0; g < G; g++) {
+    if (!come || escape[g] == 3) continue;
+    *escape_of(a, line + g * a.lines.part, at) = 0;
+    l[g].y = with_last_bytes(l[g].y, escape[g] - 1);
+  }
+  return come;
+}
+
+/* Waits for the line at offset `at` of each of the ranks first ... first + G - 1 except `without`,
+ * with all loads in flight at once. Returns false if it gave up. */
 template <typename Data, int G, int N>
 static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, uint32_t at, int first,
-                                                   uint64_t tag, ulonglong2 l[G])
+                                                   int without, uint64_t tag, ulonglong2 l[G])
 {
   constexpr bool LL = sizeof(Data) == sizeof(ll_data);
-  char *part = a.parts_here + half_of(a, tag) + (size_t)first * a.lines.part + at;
-  char *from[G]; /* addresses in registers, so that a round only loads lines */
+  char *line = a.parts_here + half_of(a, tag) + (size_t)first * a.lines.part + at;
+  const auto awaited = [&](int g) { return first + g < ranks(a) && first + g != without; };
+  /* 0: the line has not come; 1: it has, and an escape says what its last bytes are */
+  const auto mark = [&](int g) { return LL ? 2 * (l[g].y == tag) : last_bytes(l[g].y); };
   poll_timer timer;
 #pragma unroll
-  for (int g = 0; g < G; g++) {
-    from[g] = first + g < ranks(a) && first + g != a.rank ? part + g * a.lines.part : NULL;
-    l[g] = {0, LL ? tag : 2}; /* stays if no line is loaded */
-  }
+  for (int g = 0; g < G; g++) l[g] = {0, LL ? tag : ~0ull}; /* stays if no line is loaded */
   for (;;) {
-    int late = -1;
+    uint32_t least = ~0u;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (from[g] != NULL) l[g] = load_line(from[g]);
+      if (awaited(g)) l[g] = load_line(line + g * a.lines.part);
+#pragma unroll
+    for (int g = 0; g < G; g++) least = min(least, mark(g));
+    if (least > 1 || (least == 1 && take_escapes<G>(a, line, at, l))) break;
+    if (!timer.long_wait()) continue;
+    int late = first;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (LL ? l[g].y != tag : l[g].y == 0) late = first + g;
-    if (late < 0) break;
-    if (timer.long_wait() && give_up(a, tag, timer, late)) return false;
+      if (mark(g) <= 1) late = first + g;
+    if (give_up(a, tag, timer, late)) return false;
   }
+  if (LL) return true;
 #pragma unroll
   for (int g = 0; g < G; g++) {
-    if (LL || from[g] == NULL) continue;
-    store_line(from[g], 0, 0);
-    if (l[g].y == 1) {
-      auto escape = (volatile uint8_t *)from[g] - at + allreduce_escape_at(a.lines, at);
-      while ((l[g].y = *escape) == 0)
-        if (timer.long_wait() && give_up(a, tag, timer, first + g)) return false;
-      *escape = 0;
-      l[g].y--;
-    }
-    l[g].y ^= ALLREDUCE_KEY;
+    if (awaited(g)) store_line(line + g * a.lines.part, 0, 0);
+    l[g].y ^= (uint64_t)ALLREDUCE_KEY << 32;
   }
   return true;
 }
 
-/* Waits for the line of all ranks, and adds them and that of this one, in rank order. */
+/* Waits for the line of all ranks, and adds them, in rank order. The word of the rank `own` is
+ * `mine` and no line. */
 template <typename S, int N, typename Data>
-static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, uint32_t at, uint64_t tag,
-                                                 Data own, Data *result)
+static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, uint32_t at, int own,
+                                                 Data mine, uint64_t tag, Data *result)
 {
   constexpr int G = N < 4 ? N : 4;
   running_sum<S, Data> sum;
   for (int first = 0; first < ranks(a); first += G) {
     ulonglong2 l[G];
-    if (!await_lines<Data, G>(a, at, first, tag, l)) return false;
+    if (!await_lines<Data, G>(a, at, first, own, tag, l)) return false;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < ranks(a)) sum.add(first + g == a.rank ? own : *(Data *)&l[g], first + g == 0);
+      if (first + g < ranks(a)) sum.add(first + g == own ? mine : *(Data *)&l[g], first + g == 0);
   }
   *result = sum.word();
   return true;
@@ -182,22 +226,18 @@ static __device__ __forceinline__ void onehop_allreduce(const kernel_args<N> &a)
   wait_for_kernel_before(a, lines != 0 && a.send + (size_t)start * sizeof(Data) != NULL);
   /* in flight together: one trip to memory instead of two */
   const memory before = load_memory(a);
-  const Data first = load(start);
-  Data mine = first;
+  Data mine = load(start);
   const uint64_t tag = begin_call(a, before);
   const uint32_t end = tag != 0 ? lines : 0; /* a rank that has given up sends nothing */
   for (uint32_t i = start; i < end;) {
-#pragma unroll
-    for (int q = 1; q < (N <= 4 ? N : ranks(a)); q++)
-      if (q < ranks(a)) send_line(a, q, i * ALLREDUCE_LINE, tag, mine);
+    send_line(a, 1, ranks(a), i * ALLREDUCE_LINE, tag, mine); /* the last one is this rank */
     i += step;
-    if (i >= end) break;
-    mine = load(i);
+    if (i < end) mine = load(i);
   }
   announce(a, tag);
   for (uint32_t i = start; i < end; i += step) {
-    Data sum = i == start ? first : load(i);
-    if (!add_lines<S>(a, i * ALLREDUCE_LINE, tag, sum, &sum)) break;
+    Data sum = {};
+    if (!add_lines<S>(a, i * ALLREDUCE_LINE, -1, sum, tag, &sum)) break;
     char *recv = a.recv[a.rank];
     store_word<T, WHOLE>(recv + (size_t)i * sizeof(Data), sum, recv, recv + bytes);
   }

@@ -55,11 +55,12 @@ enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
 
 #define ALLREDUCE_LINE 16
 
-/* A bare line is 16 bytes of data and nothing else. Where its second word is 0, the place is empty.
- * So that word is not sent as it is, but XOR this number, which is NaN in every floating type and
- * rare as an integer. If the word is 0 or 1 even then, 1 is sent, and a byte beside the line, its
- * escape, says which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not come. */
-#define ALLREDUCE_KEY 0xfff5ffc3ff96ffd1u
+/* A bare line is 16 bytes of data and nothing else. Where its last 4 bytes are 0, the place is
+ * empty. So these are not sent as they are, but XOR this number, which is (the end of) a NaN in
+ * every floating type, and rare as an integer. If that is 0 or 1, then 1 is sent, and a byte beside
+ * the line, its escape, says which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not
+ * come. */
+#define ALLREDUCE_KEY 0xfff5ffc3u
 
 enum allreduce_flag {
   ALLREDUCE_BEGUN, /* this rank is in the call: its tag */

@@ -20,7 +20,8 @@
 /* Line k of those that a rank sends in the first hop. Warps take the other ranks in turns. */
 template <int N>
 struct line_for_another {
-  uint32_t q, at; /* for nth_peer(q): offset in its slice ... */
+  int q;
+  uint32_t at;  /* for nth_peer(q): offset in its slice ... */
   size_t place;   /* ... and in the vector */
 
   __device__ __forceinline__ line_for_another(const kernel_args<N> &a, uint32_t k,
@@ -66,7 +67,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
   const uint32_t mine = tag != 0 ? slice : 0; /* a rank that has given up sends nothing */
   const uint32_t end = mine * (ranks(a) - 1);
   for (uint32_t k = start; k < end;) {
-    send_line(a, l.q, l.at, tag, data);
+    send_line(a, l.q, l.q, l.at, tag, data);
     k += step;
     if (k >= end) break;
     l = line_for_another<N>(a, k, slice_bytes);
@@ -78,17 +79,16 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     const uint32_t at = i * ALLREDUCE_LINE;
     const size_t place = (size_t)a.rank * slice_bytes + at;
     bare_data sum = load(place);
-    come = add_lines<S>(a, at, tag, sum, &sum);
+    come = add_lines<S>(a, at, a.rank, sum, tag, &sum);
     if (!come) break;                  /* no more lines will arrive */
-    for (int q = 1; q < ranks(a); q++) /* sums are after the lines of the first hop */
-      send_line(a, q, slice_bytes + at, tag, sum);
+    send_line(a, 1, ranks(a) - 1, slice_bytes + at, tag, sum); /* after lines of the first hop */
     store(place, sum);
   }
   await_announcements(a, tag);
   for (uint32_t k = start; come && k < end; k += step) {
     const line_for_another<N> l(a, k, slice_bytes);
     bare_data sum[1];
-    come = await_lines<bare_data, 1>(a, slice_bytes + l.at, nth_peer(a, l.q), tag, sum);
+    come = await_lines<bare_data, 1>(a, slice_bytes + l.at, nth_peer(a, l.q), -1, tag, sum);
     if (come) store(l.place, sum[0]);
   }
   launch_next_kernel();

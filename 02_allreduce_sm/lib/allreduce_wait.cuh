@@ -60,15 +60,15 @@ static __device__ __forceinline__ uint64_t nanoseconds(void)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* N is an upper bound for the number of ranks, so that the arguments of small jobs stay small and
- * loops over ranks can be unrolled. Addresses are valid on this rank. */
+/* N is the number of ranks, which the compiler then knows, or ALLREDUCE_MAX_RANKS. Addresses are
+ * valid on this rank. */
 template <int N>
 struct kernel_args {
   const char *send; /* the send buffer of this rank; the receive buffers of all */
   char *recv[N];
   char *scratch[N];
   char *parts_here;              /* where lines of all ranks arrive, in even epochs ... */
-  char *part_there[N];           /* ... and those of this rank, at its nth_peer */
+  char *part_there[N];           /* ... and those of this rank, at the ranks after it; last, here */
   struct allreduce_state *state; /* of this rank, in device memory */
   struct allreduce_error *error; /* of this rank, in host memory */
   uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
@@ -79,18 +79,16 @@ struct kernel_args {
   int rank, n;
 };
 
-/* The number of ranks; for two the compiler knows it. */
 template <int N>
 static __device__ __forceinline__ int ranks(const kernel_args<N> &a)
 {
-  return N == 2 ? 2 : a.n;
+  return N < ALLREDUCE_MAX_RANKS ? N : a.n;
 }
 
 /* The i-th rank from this one on. So each rank begins with another one, and not all with rank 0. */
 template <int N>
 static __device__ __forceinline__ int nth_peer(const kernel_args<N> &a, int i)
 {
-  if (N == 2) return a.rank ^ i;
   const int p = a.rank + i;
   return p < ranks(a) ? p : p - ranks(a); /* faster than % */
 }

@@ -92,8 +92,9 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
   a.count = call->count;
   a.lines = allreduce_lines_of(h->n, call->launch.method);
   a.parts_here = h->peers[h->rank] + a.lines.at;
-  for (int q = 1; q < h->n; q++)
-    a.part_there[q] = h->peers[(h->rank + q) % h->n] + a.lines.at + (size_t)h->rank * a.lines.part;
+  for (int i = 1; i <= h->n; i++)
+    a.part_there[i - 1] =
+        h->peers[(h->rank + i) % h->n] + a.lines.at + (size_t)h->rank * a.lines.part;
   a.push = call->push;
   a.check = call->check;
   a.rank = h->rank;
@@ -175,8 +176,8 @@ ncclResult_t allreduce_device_ask(struct allreduce_handle *h, struct allreduce_l
   ALLREDUCE_CUDATRY(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, h->device));
   ALLREDUCE_CUDATRY(h->n == 2   ? load<2>(h)
-                    : h->n <= 4 ? load<4>(h)
-                    : h->n <= 8 ? load<8>(h)
+                    : h->n == 4 ? load<4>(h)
+                    : h->n == 8 ? load<8>(h)
                                 : load<ALLREDUCE_MAX_RANKS>(h));
   for (int m = 0; m < ALLREDUCE_METHODS; m++)
     limits->blocks[m] =

@@ -93,12 +93,12 @@ static __device__ __forceinline__ char *line_at(char *mailbox, uint32_t number)
 /* From data to what is sent, and back: see ALLTOALLV_KEY. */
 static __device__ __forceinline__ void apply_key(line &l)
 {
-  l.z ^= (uint32_t)ALLTOALLV_KEY, l.w ^= (uint32_t)(ALLTOALLV_KEY >> 32);
+  l.w ^= ALLTOALLV_KEY;
 }
 
 static __device__ __forceinline__ bool may_escape(const line &l)
 {
-  return l.z <= 1 && l.w == 0;
+  return l.w <= 1;
 }
 
 /* STORE: puts the words that must not be sent as they are into escapes. Else takes them from there,
@@ -115,11 +115,11 @@ static __device__ __noinline__ lane_words move_escapes(const kernel_args &a, cha
     volatile uint8_t *escape = last - 32 * j;
     if (!may_escape(l)) continue;
     if (STORE) {
-      *escape = (uint8_t)(1 + l.z);
-      l.z = 1;
+      *escape = (uint8_t)(1 + l.w);
+      l.w = 1;
     } else {
       while (*escape == 0) continue;
-      l.z = *escape - 1u;
+      l.w = *escape - 1u;
       *escape = 0;
     }
   }

@@ -88,7 +88,7 @@ static __device__ __forceinline__ struct beginning begin_exchange(const kernel_a
 /* ---- lines --------------------------------------------------------------------------------- */
 
 /* A line is stored and loaded whole, 128 bits at once. So a reader that finds its last word (the
- * epoch), or of a bare line the second half, has the rest too, without a fence, which costs a round
+ * epoch, or of a bare line what is not 0) has the rest too, without a fence, which costs a round
  * trip. PTX's memory model (8.2.4) promises that for 64 bits only. On H100 and H200 over NVLink our
  * tests have never seen a line in pieces, and NCCL's LL128 relies on whole stores of 128 bytes over
  * NVLink. (NCCL's LL does not: it has the epoch in both halves.) */
@@ -252,7 +252,7 @@ static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_
     for (int i = 0; i < N; i++) l[i] = load_line(at + i * stride);
 #pragma unroll
     for (int i = 0; i < N; i++)
-      come = come && (WHAT == AWAIT_BARE ? (l[i].z | l[i].w) != 0 : l[i].w == epoch);
+      come = come && (WHAT == AWAIT_BARE ? l[i].w != 0 : l[i].w == epoch);
     if (come) return true;
     if (polls % 256 != 0) continue;
     if (started == 0) started = nanoseconds();

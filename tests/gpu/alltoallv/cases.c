@@ -326,7 +326,7 @@ static void test_random(struct test *t, long from, long count, const char *what)
 
 static uint64_t rare_word(size_t i)
 {
-  return ALLTOALLV_KEY ^ (i % 7 < 5 ? i % 7 : (uint64_t)(i % 7) << 32);
+  return (uint64_t)(ALLTOALLV_KEY ^ (uint32_t)(i % 7)) << 32 | i % 3;
 }
 
 /* Words that no bare line holds as they are, and words that one does, as many as go in lines. Four
