@@ -150,7 +150,8 @@ struct allreduce_handle {
   int device;
   double timeout; /* seconds, 0: forever */
   struct allreduce_limits limits;
-  bool overlaps; /* short calls are launched early: allreduce_wait.cuh */
+  bool overlaps;   /* short calls are launched early: allreduce_wait.cuh */
+  bool next_waits; /* all kernels of this NCCL that are launched early wait for the previous one */
   /* With one rank these are not used. */
   char *scratch;
   ncclWindow_t window;              /* of the scratch memory */

@@ -235,6 +235,7 @@ static __device__ __forceinline__ void onehop_allreduce(const kernel_args<N> &a)
     if (i < end) mine = load(i);
   }
   announce(a, tag);
+  if (a.next_waits) launch_next_kernel();
   for (uint32_t i = start; i < end; i += step) {
     Data sum = {};
     if (!add_lines<S>(a, i * ALLREDUCE_LINE, -1, sum, tag, &sum)) break;

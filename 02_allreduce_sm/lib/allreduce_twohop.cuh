@@ -74,6 +74,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     data = load(l.place);
   }
   announce(a, tag);
+  if (a.next_waits) launch_next_kernel();
   bool come = true;
   for (uint32_t i = start; i < mine; i += step) {
     const uint32_t at = i * ALLREDUCE_LINE;

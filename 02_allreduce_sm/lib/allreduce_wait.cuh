@@ -76,6 +76,7 @@ struct kernel_args {
   struct allreduce_lines lines;  /* of this call's method; unused by pushes ... */
   struct allreduce_chunks push;  /* ... which use this (the host divides faster) */
   uint32_t check;                /* allreduce_check */
+  bool next_waits; /* the next kernel, if it is launched before this one has ended */
   int rank, n;
 };
 
@@ -116,9 +117,10 @@ static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<
 #endif
 }
 
-/* The next kernel may start when all blocks have reached this call. It comes after the results are
- * stored: some kernels of NCCL (see allreduce.h) do not wait, and in this way they probably still
- * see the results. */
+/* The next kernel may be launched when all blocks have reached this call; it then waits for the end
+ * of this one, so the sooner the better. But some symmetric kernels of NCCL (see allreduce.h) do
+ * not wait. If this NCCL has such kernels (next_waits is false), this comes after the results are
+ * stored, so that they probably still see them. */
 static __device__ __forceinline__ void launch_next_kernel(void)
 {
 #if __CUDA_ARCH__ >= 900

@@ -97,6 +97,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
         h->peers[(h->rank + i) % h->n] + a.lines.at + (size_t)h->rank * a.lines.part;
   a.push = call->push;
   a.check = call->check;
+  a.next_waits = h->next_waits;
   a.rank = h->rank;
   a.n = h->n;
   cudaLaunchAttribute overlap = {};
@@ -120,8 +121,9 @@ static cudaError_t load(struct allreduce_handle *h)
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
   cudaFuncAttributes attributes = {};
-  int driver = 0;
+  int driver = 0, nccl = NCCL_VERSION(2, 28, 3);
   cudaError_t e = cudaDriverGetVersion(&driver);
+  ncclGetVersion(&nccl);
   for (int i = 0; i < 2 * ALLREDUCE_METHODS; i++)
     for (ncclDataType_t type : types) {
       const auto launched = kernel_for<N>((enum allreduce_method)(i / 2), type, i % 2 == 1);
@@ -129,6 +131,7 @@ static cudaError_t load(struct allreduce_handle *h)
     }
   h->launch = launch<N>;
   h->overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
+  h->next_waits = nccl < NCCL_VERSION(2, 28, 3) || nccl >= NCCL_VERSION(2, 30, 7);
   return e;
 }
 
