@@ -36,8 +36,9 @@ struct alltoallv_handle {
 
   struct alltoallv_state *state; /* in device memory; NULL: send/recv */
   bool launches_early;           /* see GRIDDEPCONTROL */
-  int most_threads;              /* of a block of the kernel */
-  ncclComm_t lsa_comm;           /* ours, with the same ranks */
+  bool next_waits;  /* all kernels of this NCCL that are launched early wait for the previous one */
+  int most_threads; /* of a block of the kernel */
+  ncclComm_t lsa_comm; /* ours, with the same ranks */
   struct alltoallv_window scratch, windows[ALLTOALLV_MAX_WINDOWS];
 
   /* The last exchange that was not captured: two of them never overlap. */

@@ -77,6 +77,7 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   if (lines)
     move_lines<true>(a, a.pairs, 0, 0, of_team()); /* no barrier on the way to the first store */
   GRIDDEPCONTROL("wait");
+  if (a.next_waits) GRIDDEPCONTROL("launch_dependents");
   const struct beginning now = this_block() == 0 ? begin_and_clear(a) : begin_exchange(a);
   if (lines) {
     if (!now.broken) move_lines<false>(a, a.pairs, 0, now.epoch, of_team());

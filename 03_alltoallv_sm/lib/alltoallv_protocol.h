@@ -198,9 +198,9 @@ struct alltoallv_errors {
  * travel in bare lines (the low-latency protocol, "LL"), which are data only. They come in groups:
  * each lane of a warp moves 4 at a time.
  *
- * The place of a bare line is empty while its last 4 bytes are 0. So these are not sent as they are,
- * but XOR the key, which is (the end of) a NaN in every floating type, and rare as an integer. If
- * that is 0 or 1, then 1 is sent, and a byte at the end of the mailbox, the line's escape, says
+ * The place of a bare line is empty while its last 4 bytes are 0. So these are not sent as they
+ * are, but XOR the key, which is (the end of) a NaN in every floating type, and rare as an integer.
+ * If that is 0 or 1, then 1 is sent, and a byte at the end of the mailbox, the line's escape, says
  * which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not come. */
 #define ALLTOALLV_KEY 0xfff5ffc3u
 #define ALLTOALLV_LINE_BYTES 16

@@ -23,7 +23,8 @@ struct kernel_args {
   uint32_t ll_threshold, mailbox_bytes; /* pairs up to so many bytes take lines: see in_lines */
   uint32_t line_blocks; /* MODE_LARGE: so many blocks send lines and do not push; else 0 */
   struct alltoallv_request x;
-  uint64_t limit; /* nanoseconds to wait; 0: forever */
+  uint64_t limit;  /* nanoseconds to wait; 0: forever */
+  bool next_waits; /* the next kernel, if it is launched before this one has ended */
   struct alltoallv_errors *errors;
   alignas(64) struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS]; /* counts from the host */
 };
@@ -65,7 +66,8 @@ static __device__ __forceinline__ uint32_t tile_blocks(const kernel_args &a)
 /* Early launch (programmatic dependent launch): the blocks are there before the previous kernel has
  * ended, and "wait" for its end before they read more than arguments. When its results are stored,
  * a block lets the next kernel launch. (In MODE_LARGE one block then still waits for data, and what
- * comes next for the end of all blocks.) If the host does not ask for early launch neither has an
+ * comes next for the end of all blocks.) If the next kernel is sure to wait for this one's end, a
+ * small exchange lets it launch sooner. If the host does not ask for early launch neither has an
  * effect. */
 #if __CUDA_ARCH__ >= 900
 #define GRIDDEPCONTROL(what) asm volatile("griddepcontrol." what ";" ::: "memory")

@@ -68,6 +68,8 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   h->most_threads = attributes.maxThreadsPerBlock;
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
                       driver >= 12030; /* before 12.3 not in graphs */
+  h->next_waits = h->launches_early && (version < NCCL_VERSION(2, 28, 3) ||
+                                        version >= NCCL_VERSION(2, 30, 7));
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
@@ -176,6 +178,7 @@ ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct allto
   a.mailbox_bytes = alltoallv_mailbox_bytes(h->ll_bytes);
   a.x = *x;
   for (int p = 0; x->kind == ALLTOALLV_KIND_HOST && p < h->n; p++) a.pairs[p] = h->pairs[p];
+  a.next_waits = h->next_waits;
   if (h->config.timeout_seconds > 0) a.limit = (uint64_t)(h->config.timeout_seconds * 1e9);
   a.errors = h->errors;
   const int mode = choose_launch(h, &a, &grid, &threads);
