@@ -166,9 +166,9 @@ static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, uint
       if (mark(g) <= 1) late = first + g;
     if (give_up(a, tag, timer, late)) return false;
   }
-  if (LL) return true;
 #pragma unroll
   for (int g = 0; g < G; g++) {
+    if (LL) continue;
     if (awaited(g)) store_line(line + g * a.lines.part, 0, 0);
     l[g].y ^= (uint64_t)ALLREDUCE_KEY << 32;
   }
