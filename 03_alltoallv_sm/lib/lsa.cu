@@ -68,8 +68,8 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   h->most_threads = attributes.maxThreadsPerBlock;
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
                       driver >= 12030; /* before 12.3 not in graphs */
-  h->next_waits = h->launches_early && (version < NCCL_VERSION(2, 28, 3) ||
-                                        version >= NCCL_VERSION(2, 30, 7));
+  h->next_waits =
+      h->launches_early && (version < NCCL_VERSION(2, 28, 3) || version >= NCCL_VERSION(2, 30, 7));
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
@@ -127,40 +127,34 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
   const bool host = x->kind == ALLTOALLV_KIND_HOST;
   const int max_blocks = h->config.max_blocks, teams = h->n < max_blocks ? h->n : max_blocks;
   int blocks = max_blocks / teams; /* of a team */
-  int mode = x->payloads > 1 ? MODE_MANY : MODE_DEVICE;
-  uint64_t largest = 0, enough = blocks;
+  uint64_t largest = 0;            /* pair */
   a->ll_threshold =
       (uint32_t)h->ll_bytes / ALLTOALLV_GROUP_BYTES / x->payloads * ALLTOALLV_GROUP_BYTES;
-  *threads = h->most_threads;
-  if (!host) {
+  if (!host) { /* only the room is known, or not even that: as if one pair had all of it */
     const uint64_t fits = x->room * (alltoallv_in_slots(x->kind) ? (uint64_t)h->n : 1);
-    /* Only the room is known: a block for every 8 groups that fit. It stores their bytes three
-     * times: it sends them, writes what it receives, and empties the places. */
-    if (fits > 0) enough = fits * x->widest / (8 * ALLTOALLV_GROUP_BYTES) + 1;
-    if (enough < 4) enough = 4;
+    largest = fits > 0 ? fits * x->widest : UINT32_MAX;
   }
   for (int p = 0; host && p < h->n; p++) {
     if (a->pairs[p].sends > largest) largest = a->pairs[p].sends;
     if (a->pairs[p].gets > largest) largest = a->pairs[p].gets;
   }
-  if (largest > a->ll_threshold) { /* the same on all ranks that have a large pair */
+  if (host && largest > a->ll_threshold) { /* the same on all ranks that have a large pair */
     /* One multiprocessor is for the next kernel: of this one a block stays until all is there. */
+    *threads = h->most_threads;
     *grid = dim3(max_blocks > 2 ? max_blocks - 1 : 2, 1);
     a->line_blocks = grid->x < 8 ? 1 : grid->x / 4;
     return MODE_LARGE;
   }
-  if (host) {
-    /* a warp for every group of the largest pair, in blocks as small as that allows */
-    const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
-    mode = MODE_SMALL;
-    *threads = 128;
-    while (*threads < h->most_threads && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
-    enough = (groups * 32 + *threads - 1) / *threads;
-  }
+  /* a warp for every group of the largest pair, in blocks as small as that allows */
+  const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
+  *threads = 128;
+  while (*threads < h->most_threads && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
+  uint64_t enough = (groups * 32 + *threads - 1) / *threads;
+  if (!host && enough < 4) enough = 4;
   if (enough < (uint64_t)blocks) blocks = (int)enough;
   if (teams * blocks < 2) blocks = 2; /* one rank: a block for headers and another one */
   *grid = dim3(blocks, teams);
-  return mode;
+  return host ? MODE_SMALL : x->payloads > 1 ? MODE_MANY : MODE_DEVICE;
 }
 
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
