@@ -68,8 +68,8 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   h->most_threads = attributes.maxThreadsPerBlock;
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
                       driver >= 12030; /* before 12.3 not in graphs */
-  h->next_waits = h->launches_early && (version < NCCL_VERSION(2, 28, 3) ||
-                                        version >= NCCL_VERSION(2, 30, 7));
+  h->next_waits =
+      h->launches_early && (version < NCCL_VERSION(2, 28, 3) || version >= NCCL_VERSION(2, 30, 7));
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
