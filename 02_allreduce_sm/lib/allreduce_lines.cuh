@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AllReduce by lines in one hop (one-shot): for small vectors, whose time depends on how often GPUs
- * wait for each other. Every rank stores its vector to every other rank, as lines in scratch memory
- * that only this library uses, so it need not wait before. Then it waits for the lines of the
- * others. So there is one trip over the link, and no barrier. One instruction stores a line, and
- * one loads it:
+ * wait for each other. Every rank stores its vector to all ranks, itself too, as lines in scratch
+ * memory that only this library uses, so it need not wait before. Then it waits for the lines of
+ * all, and adds them. So there is one trip over the link, and no barrier. One instruction stores a
+ * line, and one loads it:
  *
  *   LL     (NCCL's name) 8 bytes of data and the tag of the call (allreduce_protocol.h). A rank
  *          that sees the tag has the data as well.
- *   bare   16 bytes of data, so half as many bytes go over the link. The second word of a line is
- *          never 0 (ALLREDUCE_KEY). Before and after, it is: a rank that has read a line sets its
- *          place to 0, and so with its escape. The first word is not looked at: both must arrive
+ *   bare   16 bytes of data, so half as many bytes go over the link. The last 4 of a line are
+ *          never 0 (ALLREDUCE_KEY). Before and after, they are: a rank that has read a line sets
+ *          its place to 0, and so with its escape. The other 12 are not looked at: all must arrive
  *          together, see store_line. The escape may come later; it is waited for.
  *
  * Why no line is overwritten before it has been read. Let A and B be two ranks and e an epoch. A
@@ -36,8 +36,8 @@
  * promise that; a release would wait for all lines that have been sent.
  *
  * Why B takes no line of an older call for one of e. LL lines have tags. As to bare lines:
- *   (3) A rank that has finished e has read all lines that others have sent it in e, and has set
- *       their places and escapes to 0: by the announcements all ranks have the same count.
+ *   (3) A rank that has finished e has read all lines that came to it in e, its own too, and has
+ *       set their places and escapes to 0: by the announcements all ranks have the same count.
  * B's zeros in this half were stored in e - 2 or before. As above, A stores lines of e after B has
  * finished e - 2. So they come after the zeros: B finds in e what is of e, and loses nothing.
  *
@@ -88,7 +88,8 @@ static __device__ __forceinline__ volatile uint8_t *escape_of(const kernel_args<
   return (volatile uint8_t *)line - at + allreduce_escape_at(a.lines, at);
 }
 
-/* Stores a line at offset `at` of this rank's part at the peers `from` to `to` (part_there). */
+/* Stores a line at offset `at` of this rank's part at the ranks `from` to `to` after it; number n
+ * is this rank itself (part_there). */
 template <int N>
 static __device__ __forceinline__ void send_line(const kernel_args<N> &a, int from, int to,
                                                  uint32_t at, uint64_t tag, ll_data data)
@@ -106,8 +107,7 @@ static __device__ __forceinline__ void send_line(const kernel_args<N> &a, int fr
   uint32_t last = last_bytes(data.y) ^ ALLREDUCE_KEY;
   if (last <= 1) { /* rare, so it must not make the rest longer */
 #pragma unroll 1
-    for (int i = from; i <= to; i++)
-      *escape_of(a, a.part_there[i - 1] + half + at, at) = 1 + last;
+    for (int i = from; i <= to; i++) *escape_of(a, a.part_there[i - 1] + half + at, at) = 1 + last;
     last = 1;
   }
   data.y = with_last_bytes(data.y, last);
@@ -163,7 +163,7 @@ static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, uint
     int late = first;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (mark(g) <= 1) late = first + g;
+      if (mark(g) == 0) late = first + g;
     if (give_up(a, tag, timer, late)) return false;
   }
 #pragma unroll

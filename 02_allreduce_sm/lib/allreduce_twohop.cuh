@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* AllReduce by bare lines in two hops (two-shot): for medium vectors. Each rank adds one slice of
- * the vector, which it gets as lines from all, and sends the sums to all as lines. That is a second
- * trip over the link, but n / 2 times fewer bytes than with one hop. A part, what one rank sends
- * another:
+ * the vector, which it gets as lines from all others, and sends them the sums as lines. That is a
+ * second trip over the link, but n / 2 times fewer bytes than with one hop. A part, what one rank
+ * sends another:
  *
  *   lines of the first hop | lines of sums | (free) | escapes, the first line's at the end
  *
@@ -22,7 +22,7 @@ template <int N>
 struct line_for_another {
   int q;
   uint32_t at;  /* for nth_peer(q): offset in its slice ... */
-  size_t place;   /* ... and in the vector */
+  size_t place; /* ... and in the vector */
 
   __device__ __forceinline__ line_for_another(const kernel_args<N> &a, uint32_t k,
                                               uint32_t slice_bytes)
@@ -81,7 +81,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     const size_t place = (size_t)a.rank * slice_bytes + at;
     bare_data sum = load(place);
     come = add_lines<S>(a, at, a.rank, sum, tag, &sum);
-    if (!come) break;                  /* no more lines will arrive */
+    if (!come) break;                                          /* no more lines will arrive */
     send_line(a, 1, ranks(a) - 1, slice_bytes + at, tag, sum); /* after lines of the first hop */
     store(place, sum);
   }

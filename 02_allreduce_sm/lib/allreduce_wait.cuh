@@ -76,7 +76,7 @@ struct kernel_args {
   struct allreduce_lines lines;  /* of this call's method; unused by pushes ... */
   struct allreduce_chunks push;  /* ... which use this (the host divides faster) */
   uint32_t check;                /* allreduce_check */
-  bool next_waits; /* the next kernel, if it is launched before this one has ended */
+  bool next_waits;               /* the next kernel, if it is launched before this one has ended */
   int rank, n;
 };
 

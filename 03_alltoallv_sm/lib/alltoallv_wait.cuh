@@ -22,9 +22,9 @@ struct kernel_args {
   int rank, n;
   uint32_t ll_threshold, mailbox_bytes; /* pairs up to so many bytes take lines: see in_lines */
   uint32_t line_blocks; /* MODE_LARGE: so many blocks send lines and do not push; else 0 */
+  bool next_waits;      /* the next kernel, if it is launched before this one has ended */
   struct alltoallv_request x;
-  uint64_t limit;  /* nanoseconds to wait; 0: forever */
-  bool next_waits; /* the next kernel, if it is launched before this one has ended */
+  uint64_t limit; /* nanoseconds to wait; 0: forever */
   struct alltoallv_errors *errors;
   alignas(64) struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS]; /* counts from the host */
 };
@@ -253,8 +253,7 @@ static __device__ __forceinline__ bool await_lines(const kernel_args &a, uint32_
 #pragma unroll
     for (int i = 0; i < N; i++) l[i] = load_line(at + i * stride);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-      come = come && (WHAT == AWAIT_BARE ? l[i].w != 0 : l[i].w == epoch);
+    for (int i = 0; i < N; i++) come = come && (WHAT == AWAIT_BARE ? l[i].w != 0 : l[i].w == epoch);
     if (come) return true;
     if (polls % 256 != 0) continue;
     if (started == 0) started = nanoseconds();

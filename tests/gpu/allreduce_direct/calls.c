@@ -78,10 +78,12 @@ void call_fill(const struct call *k, int rank, char *to)
     }
     memcpy(to + i * k->size, &bits, k->size);
   }
-  /* Words that bare lines cannot send as they are: rank 0 or 1 has them, and the sum is one. */
+  /* Last bytes that bare lines cannot send as they are: rank 0 or 1 has them, and the sum may be
+   * such, too; or all ranks have them. */
   for (size_t at = 12; k->type <= ncclUint64 && at + 4 <= k->count * k->size; at += 16) {
     const uint64_t random = hash(k->seed * 7919ull + at);
-    const uint32_t last = (int)(random & 1) == rank ? ALLREDUCE_KEY ^ (random >> 1 & 1) : 0;
+    const bool has = random >> 1 & 1 || (int)(random & 1) == rank;
+    const uint32_t last = has ? ALLREDUCE_KEY ^ (hash(random + (unsigned)rank) & 1) : 0;
     if (random >> 60 == 0 || k->seed >= ESCAPES) memcpy(to + at, &last, 4);
   }
 }

@@ -59,7 +59,7 @@ static void test_types(struct test *t)
   run_calls(t, c, &config, 0, "types, counts and places");
 }
 
-/* No second word of a bare line can be sent as it is: in one hop, in two, and in turns. */
+/* No bare line can be sent as it is: in one hop, in two, and in turns. */
 static void test_escapes(struct test *t)
 {
   static const size_t bytes[] = {320, 1500, 2000, 8000};
