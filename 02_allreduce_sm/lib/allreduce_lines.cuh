@@ -239,7 +239,7 @@ static __device__ __forceinline__ void onehop_allreduce(const kernel_args<N> &a)
   for (uint32_t i = start; i < end; i += step) {
     Data sum = {};
     if (!add_lines<S>(a, i * ALLREDUCE_LINE, -1, sum, tag, &sum)) break;
-    char *recv = a.recv[a.rank];
+    char *recv = a.recv_here;
     store_word<T, WHOLE>(recv + (size_t)i * sizeof(Data), sum, recv, recv + bytes);
   }
   if (sizeof(Data) == sizeof(bare_data)) await_announcements(a, tag);

@@ -54,7 +54,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     return v;
   };
   const auto store = [&](size_t at, bare_data data) {
-    char *recv = a.recv[a.rank];
+    char *recv = a.recv_here;
     if (WHOLE && at >= bytes) return;
     store_word<T, WHOLE>(recv + at, data, recv, recv + bytes);
   };

@@ -61,23 +61,24 @@ static __device__ __forceinline__ uint64_t nanoseconds(void)
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* N is the number of ranks, which the compiler then knows, or ALLREDUCE_MAX_RANKS. Addresses are
- * valid on this rank. */
+ * valid on this rank. What lines need comes first: each 64 bytes of arguments cost a cache miss. */
 template <int N>
 struct kernel_args {
-  const char *send; /* the send buffer of this rank; the receive buffers of all */
-  char *recv[N];
-  char *scratch[N];
-  char *parts_here;              /* where lines of all ranks arrive, in even epochs ... */
-  char *part_there[N];           /* ... and those of this rank, at the ranks after it; last, here */
-  struct allreduce_state *state; /* of this rank, in device memory */
-  struct allreduce_error *error; /* of this rank, in host memory */
-  uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
+  const char *send; /* buffers of this rank ... */
+  char *recv_here;
+  struct allreduce_state *state; /* ... and its state, in device memory */
   size_t count;                  /* elements */
-  struct allreduce_lines lines;  /* of this call's method; unused by pushes ... */
-  struct allreduce_chunks push;  /* ... which use this (the host divides faster) */
+  struct allreduce_lines lines;  /* of this call's method; unused by pushes */
+  int rank, n;
   uint32_t check;                /* allreduce_check */
   bool next_waits;               /* the next kernel, if it is launched before this one has ended */
-  int rank, n;
+  char *parts_here;              /* where lines of all ranks arrive, in even epochs ... */
+  char *part_there[N];           /* ... and those of this rank, at the ranks after it; last, here */
+  char *scratch[N];              /* of all ranks */
+  char *recv[N];                 /* of all ranks; only pushes use it and what follows ... */
+  struct allreduce_chunks push;  /* ... (the host divides faster) */
+  struct allreduce_error *error; /* of this rank, in host memory */
+  uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
 };
 
 template <int N>
@@ -112,7 +113,8 @@ static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<
   /* Read the arguments now, so that their loads overlap with the previous kernel. The branch, which
    * is never taken, keeps the compiler from loading them after the wait, and from working out then
    * what `ready` depends on: after the wait each instruction up to the first store counts. */
-  if (a.send == NULL || a.scratch[0] == NULL || a.state == NULL || a.n == 0 || !ready) __trap();
+  if (a.send == NULL || a.part_there[0] == NULL || a.part_there[ranks(a) - 1] == NULL || !ready)
+    __trap();
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

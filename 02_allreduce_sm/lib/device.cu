@@ -82,6 +82,7 @@ static ncclResult_t launch(const struct allreduce_handle *h, const struct allred
     return allreduce_fail(ncclInvalidArgument, "no kernel adds type %d", (int)call->type);
   kernel_args<N> a = {};
   a.send = call->send;
+  a.recv_here = call->recv[h->rank];
   for (int p = 0; p < h->n; p++) {
     a.recv[p] = call->recv[p];
     a.scratch[p] = h->peers[p];
