@@ -175,11 +175,11 @@ static __device__ __forceinline__ bool await_lines(const kernel_args<N> &a, uint
   return true;
 }
 
-/* Waits for the line of all ranks, and adds them, in rank order. The word of the rank `own` is
- * `mine` and no line. */
+/* Waits for the line of all ranks, and adds them, in rank order. The word of the rank `own`, if it
+ * is one, is no line, but what `result` has before. */
 template <typename S, int N, typename Data>
 static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, uint32_t at, int own,
-                                                 Data mine, uint64_t tag, Data *result)
+                                                 uint64_t tag, Data *result)
 {
   constexpr int G = N < 4 ? N : 4;
   running_sum<S, Data> sum;
@@ -188,7 +188,8 @@ static __device__ __forceinline__ bool add_lines(const kernel_args<N> &a, uint32
     if (!await_lines<Data, G>(a, at, first, own, tag, l)) return false;
 #pragma unroll
     for (int g = 0; g < G; g++)
-      if (first + g < ranks(a)) sum.add(first + g == own ? mine : *(Data *)&l[g], first + g == 0);
+      if (first + g < ranks(a))
+        sum.add(first + g == own ? *result : *(Data *)&l[g], first + g == 0);
   }
   *result = sum.word();
   return true;
@@ -238,7 +239,7 @@ static __device__ __forceinline__ void onehop_allreduce(const kernel_args<N> &a)
   if (a.next_waits) launch_next_kernel();
   for (uint32_t i = start; i < end; i += step) {
     Data sum = {};
-    if (!add_lines<S>(a, i * ALLREDUCE_LINE, -1, sum, tag, &sum)) break;
+    if (!add_lines<S>(a, i * ALLREDUCE_LINE, -1, tag, &sum)) break;
     char *recv = a.recv_here;
     store_word<T, WHOLE>(recv + (size_t)i * sizeof(Data), sum, recv, recv + bytes);
   }

@@ -80,7 +80,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     const uint32_t at = i * ALLREDUCE_LINE;
     const size_t place = (size_t)a.rank * slice_bytes + at;
     bare_data sum = load(place);
-    come = add_lines<S>(a, at, a.rank, sum, tag, &sum);
+    come = add_lines<S>(a, at, a.rank, tag, &sum);
     if (!come) break;                                          /* no more lines will arrive */
     send_line(a, 1, ranks(a) - 1, slice_bytes + at, tag, sum); /* after lines of the first hop */
     store(place, sum);

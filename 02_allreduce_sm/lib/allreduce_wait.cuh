@@ -75,8 +75,8 @@ struct kernel_args {
   char *parts_here;              /* where lines of all ranks arrive, in even epochs ... */
   char *part_there[N];           /* ... and those of this rank, at the ranks after it; last, here */
   char *scratch[N];              /* of all ranks */
-  char *recv[N];                 /* of all ranks; only pushes use it and what follows ... */
-  struct allreduce_chunks push;  /* ... (the host divides faster) */
+  char *recv[N];                 /* of all ranks; used by pushes, as is ... */
+  struct allreduce_chunks push;  /* ... this (the host divides faster) */
   struct allreduce_error *error; /* of this rank, in host memory */
   uint64_t limit;                /* nanoseconds to wait for another rank; 0: forever */
 };
