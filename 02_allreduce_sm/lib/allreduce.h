@@ -34,7 +34,7 @@
  *
  * The calls of allreduce_run on a handle are the same on all ranks: order, count, type, window and
  * offset of recvbuff. If ranks differ in this, every rank that notices reports it in
- * allreduce_get_async_error. (Small calls allow different offsets.) The ranks compare 16 bits, and
+ * allreduce_get_async_error. (Calls of up to 16 MiB allow different offsets.) The ranks compare 16 bits, and
  * no windows: another window, and one pair of counts in 65,536, go unnoticed, and results are
  * wrong.
  *
@@ -94,8 +94,9 @@ typedef struct {
   double timeout_seconds;
   int max_blocks; /* of a launch; 0: as many as the GPUs run at once */
   /* The most bytes of a vector that goes as LL lines, as bare lines in one hop between two ranks
-   * (with more ranks it is less; allreduce_lines.cuh), and in two hops (allreduce_twohop.cuh);
-   * larger calls are pushed (allreduce_push.cuh). 0: the fastest measured, < 0: none */
+   * (with more ranks it is less; allreduce_onehop_bytes), and in two hops (allreduce_twohop.cuh);
+   * larger calls are pushed (allreduce_push.cuh). 0, and what is more: the default, the fastest
+   * measured; < 0: none */
   long ll_bytes, onehop_bytes, twohop_bytes;
   size_t scratch_bytes;  /* of device memory for pushed calls; 0: 48 MiB (README.md has times) */
   int no_early_launch;   /* 1: a call begins when the previous kernel in the stream has ended */
@@ -106,8 +107,9 @@ typedef struct {
  * call NCCL's. Reasons: not all ranks share memory, there are more than ALLREDUCE_MAX_RANKS, a GPU
  * is not reached over NVLink or is older than compute capability 7.0, NCCL is older than 2.28 or
  * than the headers, or, with headers of 2.28, not exactly their release, or it was built with CUDA
- * before 12.3. allreduce_last_error names the reason. On failure *handle is NULL. `config` may be
- * NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0), may come from
+ * before 12.3. allreduce_last_error names the reason. ncclRemoteError: a call has failed on another
+ * rank. ncclInvalidArgument, on this rank alone: `handle` or `comm` is NULL, or the timeout is more
+ * than 1e9. On failure *handle is NULL. `config` may be NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0), may come from
  * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 69 to 77 MiB more
  * of device memory. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
@@ -119,8 +121,9 @@ ncclResult_t allreduce_destroy(allreduce_t handle);
 
 /* Makes a window known to the handle: `buff` and `bytes` as in ncclCommWindowRegister with
  * NCCL_WIN_COLL_SYMMETRIC. It begins at the same offset in its allocation on all ranks; NCCL
- * assumes this. ncclInvalidUsage if the handle has ALLREDUCE_MAX_WINDOWS. Local; not during
- * capture. Forget it before you deregister the window. */
+ * assumes this. ncclInvalidUsage if the handle has ALLREDUCE_MAX_WINDOWS, ncclInvalidArgument if it
+ * does not have the one to forget. Local; not during capture. Forget it before you deregister the
+ * window. */
 ncclResult_t allreduce_add_window(allreduce_t handle, ncclWindow_t window, void *buff,
                                   size_t bytes);
 ncclResult_t allreduce_forget_window(allreduce_t handle, ncclWindow_t window);

@@ -236,7 +236,7 @@ static __device__ __forceinline__ void onehop_allreduce(const kernel_args<N> &a)
     if (i < end) mine = load(i);
   }
   announce(a, tag);
-  if (a.next_waits) launch_next_kernel();
+  launch_next_kernel(a);
   for (uint32_t i = start; i < end; i += step) {
     Data sum = {};
     if (!add_lines<S>(a, i * ALLREDUCE_LINE, -1, tag, &sum)) break;
@@ -244,7 +244,6 @@ static __device__ __forceinline__ void onehop_allreduce(const kernel_args<N> &a)
     store_word<T, WHOLE>(recv + (size_t)i * sizeof(Data), sum, recv, recv + bytes);
   }
   if (sizeof(Data) == sizeof(bare_data)) await_announcements(a, tag);
-  launch_next_kernel();
 }
 
 #endif

@@ -20,10 +20,10 @@
 /* ---- tags: epoch and check ------------------------------------------------------------------- */
 
 /* The calls of a handle are numbered from 1 on; the number is the epoch. Calls without elements are
- * not counted. What a rank writes into another rank's scratch memory carries a tag, except bare
- * lines: the epoch in the upper 48 bits, and 16 bits that depend on count and type, and for pushes
- * on the place of the receive buffer. The reader sees whether the tag belongs to this call, and
- * whether both ranks made the same call. The second check misses one pair of counts in 65,536; 1
+ * not counted. LL lines and flags carry a tag; bare lines and pushed chunks do not. It is the epoch
+ * in the upper 48 bits, and 16 bits that depend on count and type, and for pushes on the place of
+ * the receive buffer. The reader sees whether the tag belongs to this call, and whether both ranks
+ * made the same call. The second check misses one pair of counts in 65,536; 1
  * and 2899 floats are such a pair. A 48-bit epoch wraps only after about 18 years of one call every
  * 2 us. */
 #define ALLREDUCE_CHECK_BITS 16
@@ -57,9 +57,9 @@ enum { ALLREDUCE_METHODS = ALLREDUCE_PUSH + 1 };
 
 /* A bare line is 16 bytes of data and nothing else. Where its last 4 bytes are 0, the place is
  * empty. So these are not sent as they are, but XOR this number, which is (the end of) a NaN in
- * every floating type, and rare as an integer. If that is 0 or 1, then 1 is sent, and a byte beside
- * the line, its escape, says which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not
- * come. */
+ * every floating type, and rare as an integer. If that is 0 or 1, then 1 is sent, and a byte at
+ * the end of the part, the line's escape, says which of them it is: 1 for 0, and 2 for 1. An escape
+ * of 0 has not come. */
 #define ALLREDUCE_KEY 0xfff5ffc3u
 
 enum allreduce_flag {

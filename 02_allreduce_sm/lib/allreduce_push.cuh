@@ -163,7 +163,7 @@ static __device__ __forceinline__ void push_allreduce(const kernel_args<N> &a)
       if (r - 1 + ALLREDUCE_SLOTS < rounds) tell_all(a, ALLREDUCE_FREED, tag, r);
     }
   }
-  launch_next_kernel();
+  launch_next_kernel(a);
   if (come) {
     tell_all(a, ALLREDUCE_ENDED, tag, 0);
     await_all(a, ALLREDUCE_ENDED, tag, 0);

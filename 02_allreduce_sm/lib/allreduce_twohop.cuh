@@ -74,7 +74,7 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     data = load(l.place);
   }
   announce(a, tag);
-  if (a.next_waits) launch_next_kernel();
+  launch_next_kernel(a);
   bool come = true;
   for (uint32_t i = start; i < mine; i += step) {
     const uint32_t at = i * ALLREDUCE_LINE;
@@ -92,7 +92,6 @@ static __device__ __forceinline__ void twohop_allreduce(const kernel_args<N> &a)
     come = await_lines<bare_data, 1>(a, slice_bytes + l.at, nth_peer(a, l.q), -1, tag, sum);
     if (come) store(l.place, sum[0]);
   }
-  launch_next_kernel();
 }
 
 #endif

@@ -121,12 +121,12 @@ static __device__ __forceinline__ void wait_for_kernel_before(const kernel_args<
 
 /* The next kernel may be launched when all blocks have reached this call; it then waits for the end
  * of this one, so the sooner the better. But some symmetric kernels of NCCL (see allreduce.h) do
- * not wait. If this NCCL has such kernels (next_waits is false), this comes after the results are
- * stored, so that they probably still see them. */
-static __device__ __forceinline__ void launch_next_kernel(void)
+ * not wait. If this NCCL has such kernels, what comes next is launched when this one has ended. */
+template <int N>
+static __device__ __forceinline__ void launch_next_kernel(const kernel_args<N> &a)
 {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (a.next_waits) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
@@ -156,8 +156,8 @@ static __device__ __forceinline__ uint64_t begin_call(const kernel_args<N> &a, m
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 /* At a timeout. The first thread that has waited too long marks all blocks as broken (report), and
- * so ends all waits of this rank. From then on it sends no line, no flag and no sum: later calls
- * have tag 0. The other ranks then miss something, in this call or in the next one, and report a
+ * so ends all waits of this rank. Its later calls have tag 0: they send no line, no flag and no
+ * sum. The other ranks then miss something, in this call or in the next one, and report a
  * timeout, too. What they have stored for this call may still arrive in scratch memory and, with
  * pushes, in the receive buffer. The handle is never used again, so nobody takes it for later data.
  */

@@ -68,7 +68,7 @@ static __device__ void send_rows(const kernel_args &a)
   }
   for (; t < entries; t += blockDim.x) {
     const int to = t / a.n, entry = t % a.n;
-    if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* with more than 22 ranks */
+    if (t >= blockDim.x) count = a.x.sendcounts[entry]; /* more entries than threads */
     store_number(mailbox(a, to, a.rank, now.epoch) + ALLTOALLV_COUNTS_AT, entry,
                  alltoallv_least(count, a.x.most), a.x.kind, now.epoch);
   }

@@ -118,7 +118,7 @@ ncclResult_t alltoallv_lsa_probe(struct alltoallv_handle *h);
 /* Fills peers and place; the scratch memory comes first. */
 ncclResult_t alltoallv_lsa_peers(struct alltoallv_handle *h, struct alltoallv_window *w);
 
-/* Enqueues an exchange, likewise. */
+/* Enqueues an exchange. Counts from the host are in h->pairs. */
 ncclResult_t alltoallv_lsa_launch(struct alltoallv_handle *h, const struct alltoallv_request *x,
                                   cudaStream_t stream);
 

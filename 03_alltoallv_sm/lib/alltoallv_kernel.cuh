@@ -77,7 +77,7 @@ static __device__ __forceinline__ uint32_t exchange_small(const kernel_args &a)
   if (lines)
     move_lines<true>(a, a.pairs, 0, 0, of_team()); /* no barrier on the way to the first store */
   GRIDDEPCONTROL("wait");
-  if (a.next_waits) GRIDDEPCONTROL("launch_dependents");
+  launch_next_kernel(a);
   const struct beginning now = this_block() == 0 ? begin_and_clear(a) : begin_exchange(a);
   if (lines) {
     if (!now.broken) move_lines<false>(a, a.pairs, 0, now.epoch, of_team());
@@ -143,7 +143,7 @@ static __device__ __forceinline__ uint32_t exchange_large(const kernel_args &a, 
   push_tiles(a, b, 0, count_tiles(a, b));
   __syncthreads();
   if (p == 0) b.last = tell_done(a, b);
-  GRIDDEPCONTROL("launch_dependents");
+  launch_next_kernel(a);
   const uint32_t waiters = (uint32_t)(a.n + 31) / 32; /* warps that wait for fences */
   const uint32_t warps = blockDim.x / 32 - waiters;
   if ((uint32_t)p / 32 >= waiters) {
@@ -168,6 +168,7 @@ static __device__ __forceinline__ uint32_t exchange_device(const kernel_args &a,
     use_payload<MANY>(a, b, elements, k);
     move_lines<true>(a, b.pairs, groups_before(a, k), 0, of_team());
   }
+  launch_next_kernel(a);
   if (push && p < a.n) number_tiles(a, b, b.pairs, p);
   if (!share_counts<MANY>(a, b, elements)) return b.epoch;
   if (push) push_device<MANY>(a, b, elements);
@@ -196,7 +197,6 @@ static __device__ __forceinline__ void exchange(const kernel_args &a)
   else
     epoch = exchange_device<MODE == MODE_MANY>(a, b);
 
-  GRIDDEPCONTROL("launch_dependents");
   __syncthreads(); /* no thread needs the old epoch any more */
   if (tile_block(a) == 0) {
     /* grids differ in size, so one block also updates the epochs of blocks that did not run */

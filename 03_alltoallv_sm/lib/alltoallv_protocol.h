@@ -195,8 +195,8 @@ struct alltoallv_errors {
 /* ---- scratch memory of a rank, written by its peers --------------------------------------- */
 
 /* A line is 16 bytes. In slots and in the row of counts it is 12 bytes and the epoch. Small pairs
- * travel in bare lines (the low-latency protocol, "LL"), which are data only. They come in groups:
- * each lane of a warp moves 4 at a time.
+ * travel in bare lines, which are data only. They come in groups: each lane of a warp moves 4 at a
+ * time.
  *
  * The place of a bare line is empty while its last 4 bytes are 0. So these are not sent as they
  * are, but XOR the key, which is (the end of) a NaN in every floating type, and rare as an integer.

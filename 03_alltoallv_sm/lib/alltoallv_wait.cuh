@@ -35,7 +35,7 @@ struct block_state {
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
   char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where the body for rank p goes; NULL: nowhere */
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
-  uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS]; /* device counts: see set_pair */
+  uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS]; /* device counts: see share_counts */
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
   int last;   /* this block waits for what large pairs bring: see tell_done */
@@ -64,16 +64,20 @@ static __device__ __forceinline__ uint32_t tile_blocks(const kernel_args &a)
 }
 
 /* Early launch (programmatic dependent launch): the blocks are there before the previous kernel has
- * ended, and "wait" for its end before they read more than arguments. When its results are stored,
- * a block lets the next kernel launch. (In MODE_LARGE one block then still waits for data, and what
- * comes next for the end of all blocks.) If the next kernel is sure to wait for this one's end, a
- * small exchange lets it launch sooner. If the host does not ask for early launch neither has an
- * effect. */
+ * ended, and "wait" for its end before they read more than arguments. If the host does not ask for
+ * early launch this has no effect. */
 #if __CUDA_ARCH__ >= 900
 #define GRIDDEPCONTROL(what) asm volatile("griddepcontrol." what ";" ::: "memory")
 #else
 #define GRIDDEPCONTROL(what)
 #endif
+
+/* The next kernel may be launched when all blocks have sent, if it is sure to wait for the end of
+ * this one. Otherwise it is launched at that end. */
+static __device__ __forceinline__ void launch_next_kernel(const kernel_args &a)
+{
+  if (a.next_waits) GRIDDEPCONTROL("launch_dependents");
+}
 
 struct beginning {
   uint32_t epoch;
