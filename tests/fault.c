@@ -81,18 +81,14 @@ static uintptr_t real_function(const char *name) /* an integer: C knows no way f
   CUDA(cudaDeviceSynchronize, (void), ())                                                    \
   CUDA(cudaStreamSynchronize, (cudaStream_t stream), (stream))
 
-#define DEFINE_NCCL(name, parameters, arguments)  \
-  ncclResult_t name parameters                    \
-  {                                               \
-    if (is_faulty(#name)) return ncclSystemError; \
-    return REAL(name) arguments;                  \
+#define DEFINE(result, failure, name, parameters, arguments) \
+  result name parameters                                     \
+  {                                                          \
+    if (is_faulty(#name)) return failure;                    \
+    return REAL(name) arguments;                             \
   }
-#define DEFINE_CUDA(name, parameters, arguments)            \
-  cudaError_t name parameters                               \
-  {                                                         \
-    if (is_faulty(#name)) return cudaErrorMemoryAllocation; \
-    return REAL(name) arguments;                            \
-  }
+#define DEFINE_NCCL(...) DEFINE(ncclResult_t, ncclSystemError, __VA_ARGS__)
+#define DEFINE_CUDA(...) DEFINE(cudaError_t, cudaErrorMemoryAllocation, __VA_ARGS__)
 CALLS(DEFINE_NCCL, DEFINE_CUDA)
 
 /* The end of MPI, of which no more is needed than that. */

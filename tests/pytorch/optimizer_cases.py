@@ -438,6 +438,13 @@ def a_state_that_later_steps_do_not_change(net, optimizer):
     assert (flat(net) - found[0]).abs().max() < 1, "the weights in the optimizer's state are those to begin with"
 
 
+def goes_on_with(weights, net, optimizer):
+    assert optimizer.state[net.first.weight]["step"] == 3
+    optimizer.param_groups[0]["lr"] = 0.0
+    one_step(net, optimizer, 3)
+    same(flat(net), weights, "weights, and nothing from a residual")
+
+
 @pattern
 def a_state_that_another_rank_has_saved(net, optimizer):
     """As Accelerate and torch.distributed.checkpoint give it to all ranks, or after a run with other ranks."""
@@ -450,10 +457,7 @@ def a_state_that_another_rank_has_saved(net, optimizer):
     steps_on(net, optimizer, 3)
     warned("with empty residuals", lambda: optimizer.load_state_dict(state[0]))
     same(flat(net), shared, "weights")
-    assert optimizer.state[net.first.weight]["step"] == 3
-    optimizer.param_groups[0]["lr"] = 0.0
-    one_step(net, optimizer, 3)
-    same(flat(net), shared, "what the residual held")
+    goes_on_with(shared, net, optimizer)
 
 
 @pattern
@@ -475,10 +479,7 @@ def the_state_of_a_plain_optimizer(net, optimizer):
     change(net, lambda value: value + RANK)
     first = of_all_ranks(flat(net))[0]
     quietly(lambda: optimizer.load_state_dict(plain.state_dict()))
-    assert optimizer.state[net.first.weight]["step"] == 3
-    optimizer.param_groups[0]["lr"] = 0.0
-    one_step(net, optimizer, 3)
-    same(flat(net), first, "rank 0's weights")
+    goes_on_with(first, net, optimizer)
 
 
 @pattern

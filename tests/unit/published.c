@@ -204,24 +204,31 @@ const char *published_oktopk(struct published *p, const float *const gradients[]
 
 /* ---- the others -------------------------------------------------------------------------------*/
 
+/* What ranks have offered. */
+static void average_offered(struct published *p)
+{
+  memset(p->sums, 0, p->n * sizeof *p->sums);
+  for (int r = 0; r < p->nranks; r++)
+    for (size_t i = 0; i < p->n; i++) {
+      if (!p->offered[r][i]) continue;
+      p->sums[i] += p->acc[r][i];
+      p->residual[r][i] = 0;
+    }
+  for (size_t i = 0; i < p->n; i++) p->result[i] = p->sums[i] / (float)p->nranks;
+  p->counter++;
+}
+
 const char *published_topkaopt(struct published *p, const float *const gradients[])
 {
   bool exact = p->counter % 32 == 0;
   if (!exact && p->job != SPARSE_PRESET_BERT)
     return "TypeError: '>' not supported between 'Tensor' and 'NoneType'";
   add_to_residuals(p, gradients);
-  memset(p->sums, 0, p->n * sizeof *p->sums);
   for (int r = 0; r < p->nranks; r++) {
     if (exact) p->local_threshold[r] = exact_threshold(p, r);
     offer_above(p, r, p->local_threshold[r]);
-    for (size_t i = 0; i < p->n; i++) {
-      if (!p->offered[r][i]) continue;
-      p->sums[i] += p->acc[r][i];
-      p->residual[r][i] = 0;
-    }
   }
-  for (size_t i = 0; i < p->n; i++) p->result[i] = p->sums[i] / (float)p->nranks;
-  p->counter++;
+  average_offered(p);
   return NULL;
 }
 
@@ -243,21 +250,14 @@ static double corrected(struct published *p, int r, double threshold)
 const char *published_gaussiank(struct published *p, const float *const gradients[], double z)
 {
   add_to_residuals(p, gradients);
-  memset(p->sums, 0, p->n * sizeof *p->sums);
   for (int r = 0; r < p->nranks; r++) {
     double mean = 0, square = 0, n = (double)p->n;
     for (size_t i = 0; i < p->n; i++) mean += p->acc[r][i] / n;
     for (size_t i = 0; i < p->n; i++) square += pow(p->acc[r][i] - mean, 2) / (n - 1);
     p->local_threshold[r] = corrected(p, r, mean + z * sqrt(square));
     offer_above(p, r, p->local_threshold[r]);
-    for (size_t i = 0; i < p->n; i++) {
-      if (!p->offered[r][i]) continue;
-      p->sums[i] += p->acc[r][i];
-      p->residual[r][i] = 0;
-    }
   }
-  for (size_t i = 0; i < p->n; i++) p->result[i] = p->sums[i] / (float)p->nranks;
-  p->counter++;
+  average_offered(p);
   return NULL;
 }
 
