@@ -170,7 +170,7 @@ static ncclResult_t create(struct allreduce_handle *h, const allreduce_config_t 
   h->limits = mine.limits;
   if (failed == ncclSuccess) failed = allreduce_device_ask(h, &mine.limits, &why);
   if (failed == ncclSuccess && *why == '\0') failed = make_memory(h, config->calls_before);
-  if (config->no_early_launch) h->overlaps = h->next_waits = false;
+  if (config->no_early_launch) h->overlaps = false;
   mine.can = failed != ncclSuccess ? ALLREDUCE_FAILED
              : *why != '\0'        ? ALLREDUCE_CANNOT
                                    : ALLREDUCE_CAN;
