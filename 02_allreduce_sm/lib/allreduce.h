@@ -34,9 +34,9 @@
  *
  * The calls of allreduce_run on a handle are the same on all ranks: order, count, type, window and
  * offset of recvbuff. If ranks differ in this, every rank that notices reports it in
- * allreduce_get_async_error. (Calls of up to 16 MiB allow different offsets.) The ranks compare 16 bits, and
- * no windows: another window, and one pair of counts in 65,536, go unnoticed, and results are
- * wrong.
+ * allreduce_get_async_error. (Calls of up to 16 MiB allow different offsets.) The ranks compare 16
+ * bits, and no windows: another window, and one pair of counts in 65,536, go unnoticed, and results
+ * are wrong.
  *
  * Each rank is a thread or a process: create waits for the others. In all calls the communicator's
  * device is current, and no NCCL group is open.
@@ -109,9 +109,9 @@ typedef struct {
  * than the headers, or, with headers of 2.28, not exactly their release, or it was built with CUDA
  * before 12.3. allreduce_last_error names the reason. ncclRemoteError: a call has failed on another
  * rank. ncclInvalidArgument, on this rank alone: `handle` or `comm` is NULL, or the timeout is more
- * than 1e9. On failure *handle is NULL. `config` may be NULL. comm is a blocking communicator (ncclConfig_t's `blocking` is not 0), may come from
- * ncclCommSplit, and must outlive the handle. A handle takes scratch_bytes and 69 to 77 MiB more
- * of device memory. */
+ * than 1e9. On failure *handle is NULL. `config` may be NULL. comm is a blocking communicator
+ * (ncclConfig_t's `blocking` is not 0), may come from ncclCommSplit, and must outlive the handle. A
+ * handle takes scratch_bytes and 69 to 77 MiB more of device memory. */
 ncclResult_t allreduce_create(ncclComm_t comm, const allreduce_config_t *config,
                               allreduce_t *handle);
 

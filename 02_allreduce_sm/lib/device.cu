@@ -122,7 +122,7 @@ static cudaError_t load(struct allreduce_handle *h)
 #define TYPE(type, sum, bits) type,
   static const ncclDataType_t types[] = {ALLREDUCE_TYPES(TYPE)};
   cudaFuncAttributes attributes = {};
-  int driver = 0, nccl = NCCL_VERSION(2, 28, 3);
+  int driver = 0, nccl = 0;
   cudaError_t e = cudaDriverGetVersion(&driver);
   ncclGetVersion(&nccl);
   for (int i = 0; i < 2 * ALLREDUCE_METHODS; i++)
@@ -132,7 +132,7 @@ static cudaError_t load(struct allreduce_handle *h)
     }
   h->launch = launch<N>;
   h->overlaps = attributes.ptxVersion >= ALLREDUCE_OVERLAPS && driver >= 12030; /* for all */
-  h->next_waits = nccl < NCCL_VERSION(2, 28, 3) || nccl >= NCCL_VERSION(2, 30, 7);
+  h->next_waits = nccl >= NCCL_VERSION(2, 30, 7);
   return e;
 }
 

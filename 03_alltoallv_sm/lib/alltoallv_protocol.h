@@ -195,7 +195,7 @@ struct alltoallv_errors {
 /* ---- scratch memory of a rank, written by its peers --------------------------------------- */
 
 /* A line is 16 bytes. In slots and in the row of counts it is 12 bytes and the epoch. Small pairs
- * travel in bare lines, which are data only. They come in groups: each lane of a warp moves 4 at a
+ * travel in bare lines, which are data only. They come in groups: each lane of a warp moves 2 at a
  * time.
  *
  * The place of a bare line is empty while its last 4 bytes are 0. So these are not sent as they
@@ -204,7 +204,7 @@ struct alltoallv_errors {
  * which of them it is: 1 for 0, and 2 for 1. An escape of 0 has not come. */
 #define ALLTOALLV_KEY 0xfff5ffc3u
 #define ALLTOALLV_LINE_BYTES 16
-#define ALLTOALLV_LANE_LINES 4
+#define ALLTOALLV_LANE_LINES 2
 #define ALLTOALLV_GROUP_LINES (32 * ALLTOALLV_LANE_LINES)
 #define ALLTOALLV_GROUP_BYTES (ALLTOALLV_GROUP_LINES * ALLTOALLV_LINE_BYTES)
 
@@ -215,7 +215,7 @@ struct alltoallv_errors {
  *              slot of block 1:   sent | expect | place | -
  *              ... 264 slots
  *   COUNTS_AT  with device counts, what the source sends:  to rank 0 | to rank 1 | ... | to rank 71
- *   LL_AT      group 0: 128 bare lines | group 1 | ...
+ *   LL_AT      group 0: 64 bare lines | group 1 | ...
  *   end        ... | escape of line 1 | escape of line 0     a byte for each bare line
  */
 #define ALLTOALLV_SLOT_BYTES (ALLTOALLV_SLOT_LINES * ALLTOALLV_LINE_BYTES)

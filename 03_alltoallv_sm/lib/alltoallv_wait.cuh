@@ -35,7 +35,8 @@ struct block_state {
   struct alltoallv_pair pairs[ALLTOALLV_MAX_LSA_RANKS];
   char *to[ALLTOALLV_MAX_LSA_RANKS]; /* where the body for rank p goes; NULL: nowhere */
   uint32_t tiles[ALLTOALLV_MAX_LSA_RANKS], first[ALLTOALLV_MAX_LSA_RANKS]; /* see number_tiles */
-  uint64_t place[ALLTOALLV_MAX_PAYLOADS][ALLTOALLV_MAX_LSA_RANKS]; /* device counts: see share_counts */
+  uint64_t place[ALLTOALLV_MAX_PAYLOADS]
+                [ALLTOALLV_MAX_LSA_RANKS]; /* device counts: see share_counts */
   uint32_t epoch;
   int misfit; /* device counts: the first rank where something does not fit, or n */
   int last;   /* this block waits for what large pairs bring: see tell_done */

@@ -68,8 +68,7 @@ const char *alltoallv_lsa_why_not(struct alltoallv_handle *h, int device,
   h->most_threads = attributes.maxThreadsPerBlock;
   h->launches_early = !h->config.no_early_launch && attributes.ptxVersion >= 90 &&
                       driver >= 12030; /* before 12.3 not in graphs */
-  h->next_waits =
-      h->launches_early && (version < NCCL_VERSION(2, 28, 3) || version >= NCCL_VERSION(2, 30, 7));
+  h->next_waits = version >= NCCL_VERSION(2, 30, 7);
   if (*blocks > ALLTOALLV_MAX_BLOCKS) *blocks = ALLTOALLV_MAX_BLOCKS;
   if (ncclTeamLsa(h->comm).nRanks != h->n) return "not all ranks share memory";
   if (h->n > ALLTOALLV_MAX_LSA_RANKS) return "more ranks share memory than the kernel is made for";
@@ -150,7 +149,7 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
   *threads = 128;
   while (*threads < h->most_threads && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;
   uint64_t enough = (groups * 32 + *threads - 1) / *threads;
-  if (!host && enough < 4) enough = 4;
+  if (!host) enough = (enough + 3) / 4 * 4;
   if (enough < (uint64_t)blocks) blocks = (int)enough;
   if (teams * blocks < 2) blocks = 2; /* one rank: a block for headers and another one */
   *grid = dim3(blocks, teams);
