@@ -34,9 +34,9 @@
  *
  * The calls of allreduce_run on a handle are the same on all ranks: order, count, type, window and
  * offset of recvbuff. If ranks differ in this, every rank that notices reports it in
- * allreduce_get_async_error. (Calls of up to 16 MiB allow different offsets.) The ranks compare 16
- * bits, and no windows: another window, and one pair of counts in 65,536, go unnoticed, and results
- * are wrong.
+ * allreduce_get_async_error. (Calls of up to 16 MiB allow different offsets.)
+ * The ranks compare 16 bits, and no windows: another window, and one pair of counts in 65,536, go
+ * unnoticed, and results are wrong.
  *
  * Each rank is a thread or a process: create waits for the others. In all calls the communicator's
  * device is current, and no NCCL group is open.
