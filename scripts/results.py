@@ -82,7 +82,7 @@ def provenance(folder):
 def machine(folder):
     """The machine in one line."""
     lines = provenance(folder)
-    date = lines["date"][-1][:10]
+    date = lines["date"][-1].split("T")[0]
     if "machine" in lines:  # where the hardware does not matter
         return f"{lines['machine'][0]}; {date}"
     _, gpu, driver = lines["gpu"][-1].split(", ")[:3]

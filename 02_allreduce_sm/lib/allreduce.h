@@ -50,7 +50,8 @@
  *   launch). The previous kernel, if launched in this way, must have waited as well. NCCL's
  *   symmetric kernels do not from 2.28.3 to 2.30.6: put a node that is not a kernel
  *   between the two, or set no_early_launch. With other releases of NCCL the next kernel, if
- *   launched in this way, takes its place on the GPU while the call still waits for other ranks.
+ *   launched in this way, takes its place on the GPU while the call still waits for other ranks: it
+ *   must wait for the end, too, whatever no_early_launch is.
  *   Calls are launched early only if nvcc compiles for 9.0 or later; its default is older.
  * - If several ranks are threads of one process, a graph with these calls can deadlock when it is
  *   launched. So can any graph whose kernels wait for other GPUs, including NCCL's. For graphs use

@@ -38,7 +38,8 @@
  *   ends, and waits for it. If that was launched so, it must have waited, too. NCCL's symmetric
  *   kernels do not from 2.28.3 until 2.30.7: put a node between that is no kernel, or set
  *   config.no_early_launch. With other releases of NCCL the next kernel, if launched so, takes its
- *   place on the GPU while an exchange still waits for other ranks.
+ *   place on the GPU while an exchange still waits for other ranks: it must wait for the end, too,
+ *   whatever no_early_launch is.
  * - All blocks of an exchange have to be on the GPU at the same time. If another kernel that waits
  *   for peers (NCCL, a second handle; alltoallv_counts is NCCL's) may run at the same time, or the
  *   stream does not have all multiprocessors (a green context), limit the blocks with

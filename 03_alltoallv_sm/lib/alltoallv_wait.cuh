@@ -66,15 +66,15 @@ static __device__ __forceinline__ uint32_t tile_blocks(const kernel_args &a)
 
 /* Early launch (programmatic dependent launch): the blocks are there before the previous kernel has
  * ended, and "wait" for its end before they read more than arguments. If the host does not ask for
- * early launch this has no effect. */
+ * early launch "wait" has no effect. */
 #if __CUDA_ARCH__ >= 900
 #define GRIDDEPCONTROL(what) asm volatile("griddepcontrol." what ";" ::: "memory")
 #else
 #define GRIDDEPCONTROL(what)
 #endif
 
-/* The next kernel may be launched when all blocks have sent, if it is sure to wait for the end of
- * this one. Otherwise it is launched at that end. */
+/* The next kernel may be launched when all blocks have called this or ended, if it is sure to wait
+ * for the end of this one. Otherwise it is launched at that end. */
 static __device__ __forceinline__ void launch_next_kernel(const kernel_args &a)
 {
   if (a.next_waits) GRIDDEPCONTROL("launch_dependents");

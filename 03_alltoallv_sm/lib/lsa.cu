@@ -138,13 +138,14 @@ static int choose_launch(const struct alltoallv_handle *h, struct kernel_args *a
     if (a->pairs[p].gets > largest) largest = a->pairs[p].gets;
   }
   if (host && largest > a->ll_threshold) { /* the same on all ranks that have a large pair */
-    /* One multiprocessor is for the next kernel: of this one a block stays until all is there. */
+    /* A multiprocessor is for the next kernel, if it comes early: of this one a block stays until
+     * all is there. */
     *threads = h->most_threads;
     *grid = dim3(max_blocks > 2 ? max_blocks - 1 : 2, 1);
     a->line_blocks = grid->x < 8 ? 1 : grid->x / 4;
     return MODE_LARGE;
   }
-  /* a warp for every group of the largest pair, in blocks as small as that allows */
+  /* a warp for every group of the largest pair if there are enough, in blocks as small as can be */
   const uint64_t groups = largest / ALLTOALLV_GROUP_BYTES + 1;
   *threads = 128;
   while (*threads < h->most_threads && groups > (uint64_t)(blocks * *threads / 32)) *threads *= 2;

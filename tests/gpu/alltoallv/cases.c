@@ -228,14 +228,6 @@ static void exchange(struct test *t, const struct drawn *d, size_t *back)
   char *recv = t->x.guarded + PROGRAM_GUARD + d->recv_at;
   size_t sendcounts[MAX_RANKS], *device = t->device;
   memcpy(sendcounts, d->sendcounts, array);
-  if (!(d->has & DEVICE)) {
-    if (d->has & MISMATCH && t->me->rank == d->from) sendcounts[d->to]++;
-    ALLTOALLVCHECK(alltoallv(t->handle, send, sendcounts, packed ? NULL : d->sdispls, recv,
-                             d->recvcounts, packed ? NULL : d->rdispls, element, t->stream));
-    return;
-  }
-  CUDACHECK(cudaMemcpyAsync(device, sendcounts, array, cudaMemcpyHostToDevice, t->stream));
-  CUDACHECK(cudaMemcpyAsync(device + n, d->sdispls, array, cudaMemcpyHostToDevice, t->stream));
   const alltoallv_counts_t counts = {.sendcounts = device,
                                      .sdispls = packed ? NULL : device + n,
                                      .recvcounts = device + 2 * n,
@@ -245,8 +237,20 @@ static void exchange(struct test *t, const struct drawn *d, size_t *back)
                                      .layout = d->has & SLOTS ? ALLTOALLV_SLOTS : ALLTOALLV_PACKED};
   const alltoallv_buffers_t buffers[] = {{send, recv, element},
                                          {send + LABELS_AT, recv + LABELS_AT, 1}};
-  ALLTOALLVCHECK(
-      alltoallv_device_counts(t->handle, &counts, buffers, d->has & LABELS ? 2 : 1, t->stream));
+  if (d->has & MISMATCH && t->me->rank == d->from) sendcounts[d->to]++;
+  CUDACHECK(cudaMemcpyAsync(device, sendcounts, array, cudaMemcpyHostToDevice, t->stream));
+  CUDACHECK(cudaMemcpyAsync(device + n, d->sdispls, array, cudaMemcpyHostToDevice, t->stream));
+  if (d->has & DEVICE)
+    ALLTOALLVCHECK(
+        alltoallv_device_counts(t->handle, &counts, buffers, d->has & LABELS ? 2 : 1, t->stream));
+  else
+    ALLTOALLVCHECK(alltoallv(t->handle, send, sendcounts, packed ? NULL : d->sdispls, recv,
+                             d->recvcounts, packed ? NULL : d->rdispls, element, t->stream));
+  /* The next kernel may be one that does not wait. What it finds is what is verified. */
+  if (!t->handle->next_waits) {
+    CUDACHECK(copy_at_once(t->seen, recv, BUFFER, t->stream));
+    CUDACHECK(cudaMemcpyAsync(recv, t->seen, BUFFER, cudaMemcpyDeviceToDevice, t->stream));
+  }
   CUDACHECK(cudaMemcpyAsync(back, device + 2 * n, 3 * array, cudaMemcpyDeviceToHost, t->stream));
 }
 
@@ -391,8 +395,7 @@ static void pause_stream(void *milliseconds)
   usleep(1000 * *(const unsigned *)milliseconds);
 }
 
-/* Enqueues an exchange and the comparison of what it leaves, which begins late or not. With some
- * releases of NCCL (next_waits) the next kernel may be one that does not wait, like the copy. */
+/* Enqueues an exchange and the comparison of what it leaves, which begins late or not. */
 static void enqueue(struct test *t, const struct method *method, const struct exchange *x,
                     uint32_t round, struct element_errors *errors, bool late)
 {
@@ -401,10 +404,6 @@ static void enqueue(struct test *t, const struct method *method, const struct ex
   char *recv = x->guarded + PROGRAM_GUARD;
   program_prepare(x, x->send, recv, round, expected, t->stream);
   method->call(x, x->send, recv, t->stream);
-  if (!t->handle->next_waits) {
-    CUDACHECK(copy_at_once(t->seen, recv, BUFFER, t->stream));
-    CUDACHECK(cudaMemcpyAsync(recv, t->seen, BUFFER, cudaMemcpyDeviceToDevice, t->stream));
-  }
   if (late) CUDACHECK(cudaLaunchHostFunc(t->stream, pause_stream, (void *)&two));
   for (int from = 0; from < t->me->nranks; from++)
     CUDACHECK(elements_launch(expected[from], errors, t->stream));
