@@ -5,7 +5,7 @@
  * all, and adds them. So there is one trip over the link, and no barrier. One instruction stores a
  * line, and one loads it:
  *
- *   LL     (NCCL's name) 8 bytes of data and the tag of the call (allreduce_protocol.h). A rank
+ *   LL     (after NCCL's) 8 bytes of data and the tag of the call (allreduce_protocol.h). A rank
  *          that sees the tag has the data as well.
  *   bare   16 bytes of data, so half as many bytes go over the link. The last 4 of a line are
  *          never 0 (ALLREDUCE_KEY). Before and after, they are: a rank that has read a line sets
